@@ -1,0 +1,49 @@
+//! The conformance suite on the mock, in its variants.
+
+use vmm_conformance::{Harness, MockHarness, Need, Report, run_all};
+use vmm_mock::{MockDevice, MockOptions};
+
+fn harness(options: MockOptions) -> MockHarness {
+    MockHarness::new(MockDevice::new(options))
+}
+
+mod immediate_binds {
+    vmm_conformance::conformance_tests!(super::harness(vmm_mock::MockOptions::default()));
+}
+
+mod queued_binds {
+    vmm_conformance::conformance_tests!(super::harness(vmm_mock::MockOptions::queued_binds()));
+}
+
+mod without_aliases {
+    vmm_conformance::conformance_tests!(super::harness(vmm_mock::MockOptions::without_aliases()));
+}
+
+mod without_remapping {
+    vmm_conformance::conformance_tests!(super::harness(vmm_mock::MockOptions::without_remapping()));
+}
+
+/// The mock can do everything in one variant or another, so no case may be ruled out in all.
+#[test]
+fn no_case_is_ruled_out_in_every_variant() {
+    let reports =
+        [MockOptions::default(), MockOptions::queued_binds(), MockOptions::without_remapping()]
+            .map(|options| run_all(|| harness(options.clone())));
+    for (name, need) in reports[0].ruled_out() {
+        let elsewhere =
+            |report: &Report| report.ruled_out().iter().all(|(other, _)| *other != name);
+        assert!(reports.iter().any(elsewhere), "{name}: {need}");
+    }
+}
+
+/// What the default mock does not run, by name, so that nothing more is ruled out unseen.
+#[test]
+fn the_default_mock_is_ruled_out_of_little() {
+    let report = run_all(MockHarness::default);
+    let expected = [
+        ("a_missing_kind_is_not_supported", Need::MissingKind),
+        ("binds_wait_for_their_fences", Need::QueuedBinds),
+    ];
+    assert_eq!(report.ruled_out(), expected, "{report}");
+    assert!(MockHarness::default().abilities().strict);
+}

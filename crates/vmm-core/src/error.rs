@@ -1,0 +1,90 @@
+//! What can go wrong, each with the facts that its handler needs.
+
+use crate::device::DeviceError;
+use std::fmt;
+
+/// Why an allocation failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocError {
+    /// No state of the pool could ever serve this. A retry cannot help.
+    #[error(
+        "{requested} bytes at alignment {alignment} can never fit: the pool's largest possible lease is {largest_ever} bytes{}",
+        if alignment.is_power_of_two() { "" } else { ", and an alignment is a power of two" }
+    )]
+    TooLarge {
+        /// Bytes asked for.
+        requested: u64,
+        /// Alignment asked for, in bytes.
+        alignment: u64,
+        /// The most that an empty pool could serve, in bytes.
+        largest_ever: u64,
+    },
+    /// Not now. It may succeed once others release.
+    #[error("{0}")]
+    OutOfMemory(Box<OutOfMemory>),
+    /// The device failed in a way that memory cannot mend. Nothing has changed.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+}
+
+/// The state of the pool when nothing more could be done for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Bytes asked for.
+    pub requested: u64,
+    /// The pool's limit in bytes, if it has one.
+    pub limit: Option<u64>,
+    /// Physical memory of the pool in bytes.
+    pub reserved: u64,
+    /// Bytes in leases.
+    pub live: u64,
+    /// Bytes released but still in use by queued work.
+    pub retired: u64,
+    /// The largest request that would succeed now, in bytes, as far as the pool can tell.
+    pub largest_possible: u64,
+    /// The largest holders: name and live bytes, largest first.
+    pub owners: Vec<(String, u64)>,
+    /// What the device said, if it refused before the limit was reached.
+    pub device: Option<DeviceError>,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "out of memory: {} bytes asked for; reserved {}", self.requested, self.reserved)?;
+        match self.limit {
+            Some(limit) => write!(f, " of at most {limit}")?,
+            None => write!(f, ", no limit set")?,
+        }
+        write!(
+            f,
+            ", live {}, retired {}; the largest request possible now is {} bytes",
+            self.live, self.retired, self.largest_possible
+        )?;
+        for (i, (name, bytes)) in self.owners.iter().enumerate() {
+            write!(f, "{}{name} {bytes}", if i == 0 { "; held by " } else { ", " })?;
+        }
+        if let Some(error) = &self.device {
+            write!(f, "; the device refused: {error}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a pool could not be made or changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// The device lacks what a pool needs.
+    #[error("device {device:?} does not support {missing}: a pool needs it")]
+    NotSupported {
+        /// The device's name.
+        device: String,
+        /// The capability that is missing.
+        missing: &'static str,
+    },
+    /// An option makes no sense.
+    #[error("{0}")]
+    Options(&'static str),
+    /// A device call failed.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+}

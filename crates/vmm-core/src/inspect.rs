@@ -1,0 +1,98 @@
+//! What a pool tells about itself: figures, snapshots, the facts of an error.
+
+use crate::arena::LARGE;
+use crate::extent::{Extent, Kind};
+use crate::frame::MappingState;
+use crate::report::{FrameView, FreeView, LeaseView, MappingView, Snapshot, Stats};
+use crate::state::State;
+use crate::step::range;
+use crate::timeline::READY;
+use crate::units::DeviceAddr;
+use std::collections::HashMap;
+
+impl State {
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            counters: self.counters,
+            limit: self.budget.limit,
+            target: self.budget.target,
+            frames: self.frames.frames.len() as u64,
+            mappings: self.frames.mappings.len() as u64,
+            address_bytes: self.address_bytes(),
+        }
+    }
+
+    pub(crate) fn address_bytes(&self) -> u64 {
+        self.arenas.iter().flat_map(|arena| &arena.regions).map(|region| region.len).sum()
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let mut index = HashMap::new();
+        let mut frames = Vec::new();
+        for (id, frame) in self.frames.frames.iter() {
+            index.insert(id, frames.len());
+            frames.push(FrameView { len: frame.len, mappings: frame.mappings.len(), leaving: frame.leaving });
+        }
+        let mappings = self.frames.mappings.iter().map(|(_, entry)| MappingView {
+            range: range(entry.addr, entry.len),
+            frame: index[&entry.frame],
+            stale: entry.state != MappingState::Current,
+        });
+        let of_kind = |kinds: &'static [Kind]| self.extents.iter().map(|(_, e)| e).filter(|e| kinds.contains(&e.kind));
+        Snapshot {
+            stats: self.stats(),
+            regions: self.arenas.iter().flat_map(|a| &a.regions).map(|r| range(r.base, r.len)).collect(),
+            mappings: mappings.collect(),
+            frames,
+            leases: of_kind(&[Kind::Live, Kind::Retired]).map(|extent| self.lease_view(extent)).collect(),
+            free: of_kind(&[Kind::Free])
+                .map(|extent| FreeView {
+                    range: range(extent.addr, extent.len),
+                    stream: (extent.stream != READY).then(|| self.timelines.id(extent.stream)),
+                })
+                .collect(),
+        }
+    }
+
+    fn lease_view(&self, extent: &Extent) -> LeaseView {
+        LeaseView {
+            addr: DeviceAddr(extent.addr),
+            len: extent.len,
+            requested: extent.requested,
+            owner: self.owners.name(extent.owner).to_owned(),
+            stream: self.timelines.id(extent.stream),
+            count: extent.count,
+        }
+    }
+
+    /// The names with the most live bytes, largest first.
+    pub(crate) fn largest_owners(&self, most: usize) -> Vec<(String, u64)> {
+        let mut bytes: HashMap<u32, u64> = HashMap::new();
+        for (_, extent) in self.extents.iter().filter(|(_, extent)| extent.kind == Kind::Live) {
+            *bytes.entry(extent.owner).or_default() += extent.len;
+        }
+        let mut owners: Vec<_> =
+            bytes.into_iter().map(|(owner, bytes)| (self.owners.name(owner).to_owned(), bytes)).collect();
+        owners.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        owners.truncate(most);
+        owners
+    }
+
+    /// The largest request that free extents, idle frames and, unless the device is full, new
+    /// frames could serve now.
+    pub(crate) fn largest_possible(&self, device_full: bool) -> u64 {
+        let mut idle = 0;
+        let mut longest = 0;
+        for (id, extent) in self.extents.iter().filter(|(_, extent)| extent.kind == Kind::Free) {
+            if extent.arena == LARGE {
+                longest = longest.max(extent.len);
+            }
+            idle += self.whole_mappings(id).iter().map(|m| self.frames.mappings[*m].len).sum::<u64>();
+        }
+        let room = match self.budget.limit {
+            Some(limit) if !device_full => limit.saturating_sub(self.counters.reserved_bytes),
+            _ => 0,
+        };
+        longest.max(idle + room / self.budget.granule * self.budget.granule)
+    }
+}

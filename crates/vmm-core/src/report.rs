@@ -1,0 +1,170 @@
+//! Counters and snapshots: what a pool has and did.
+
+use crate::device::AddrRange;
+use crate::units::{DeviceAddr, StreamId};
+
+/// Figures that change with every operation. Bytes count whole units of 512.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Bytes in leases.
+    pub live_bytes: u64,
+    /// Bytes in leases as they were asked for, before rounding.
+    pub requested_bytes: u64,
+    /// Leases that somebody holds.
+    pub live_leases: u64,
+    /// Physical memory of the pool: frames made and not released, and frames being made.
+    pub reserved_bytes: u64,
+    /// Released with uses on several streams that are not over.
+    pub retired_bytes: u64,
+    /// Addresses whose memory has moved on, but which are still mapped. They hold no memory.
+    pub stale_bytes: u64,
+    /// The highest `live_bytes` so far.
+    pub peak_live_bytes: u64,
+    /// The highest `requested_bytes` so far.
+    pub peak_requested_bytes: u64,
+    /// The highest `reserved_bytes` so far.
+    pub peak_reserved_bytes: u64,
+    /// Leases made.
+    pub allocations: u64,
+    /// Leases ended.
+    pub releases: u64,
+    /// Allocations that memory at hand could not serve.
+    pub misses: u64,
+    /// Allocations that failed.
+    pub failures: u64,
+    /// Frames made.
+    pub frames_made: u64,
+    /// Idle frames that moved to another address.
+    pub frames_moved: u64,
+    /// Frames released.
+    pub frames_released: u64,
+    /// Bytes of frames released.
+    pub frames_released_bytes: u64,
+    /// Mappings removed.
+    pub unmaps: u64,
+    /// Times that a stream was made to wait on the device for another.
+    pub device_waits: u64,
+    /// Times that the host waited for the device.
+    pub host_waits: u64,
+    /// Steps that the device refused.
+    pub failed_steps: u64,
+}
+
+impl Counters {
+    #[inline]
+    pub(crate) fn allocated(&mut self, len: u64, requested: u64) {
+        self.live_bytes += len;
+        self.requested_bytes += requested;
+        self.live_leases += 1;
+        self.allocations += 1;
+        self.peak_live_bytes = self.peak_live_bytes.max(self.live_bytes);
+        self.peak_requested_bytes = self.peak_requested_bytes.max(self.requested_bytes);
+    }
+
+    #[inline]
+    pub(crate) fn released(&mut self, len: u64, requested: u64) {
+        self.live_bytes -= len;
+        self.requested_bytes -= requested;
+        self.live_leases -= 1;
+        self.releases += 1;
+    }
+
+    pub(crate) fn reserve(&mut self, len: u64) {
+        self.reserved_bytes += len;
+        self.peak_reserved_bytes = self.peak_reserved_bytes.max(self.reserved_bytes);
+    }
+
+    pub(crate) fn unreserve(&mut self, len: u64) {
+        self.reserved_bytes -= len;
+    }
+}
+
+/// The figures of a pool at one moment. Reading them takes the pool's lock for a copy of this size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// What changes with every operation.
+    pub counters: Counters,
+    /// The limit in bytes, if there is one.
+    pub limit: Option<u64>,
+    /// The target in bytes, if there is one.
+    pub target: Option<u64>,
+    /// Frames of the pool.
+    pub frames: u64,
+    /// Mappings of the pool, stale ones included.
+    pub mappings: u64,
+    /// Address space reserved, in bytes.
+    pub address_bytes: u64,
+}
+
+impl std::ops::Deref for Stats {
+    type Target = Counters;
+    fn deref(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+/// Everything a pool has, at one moment. Taken under the lock in one pass, without a device call.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The figures.
+    pub stats: Stats,
+    /// Reserved addresses.
+    pub regions: Vec<AddrRange>,
+    /// Mapped pages, as runs of one mapping each, by address within each region.
+    pub mappings: Vec<MappingView>,
+    /// Frames.
+    pub frames: Vec<FrameView>,
+    /// Leases that somebody holds, in no order.
+    pub leases: Vec<LeaseView>,
+    /// Free ranges, in no order.
+    pub free: Vec<FreeView>,
+}
+
+/// A mapping in a [`Snapshot`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappingView {
+    /// Its pages.
+    pub range: AddrRange,
+    /// The index of its frame in [`Snapshot::frames`].
+    pub frame: usize,
+    /// Its memory has moved on; it is to be unmapped.
+    pub stale: bool,
+}
+
+/// A frame in a [`Snapshot`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameView {
+    /// Its length in bytes.
+    pub len: u64,
+    /// How many mappings it has.
+    pub mappings: usize,
+    /// It is to be released.
+    pub leaving: bool,
+}
+
+/// A lease in a [`Snapshot`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseView {
+    /// Where it begins.
+    pub addr: DeviceAddr,
+    /// Its length in bytes, rounded to whole units.
+    pub len: u64,
+    /// Bytes asked for.
+    pub requested: u64,
+    /// The name it is accounted to.
+    pub owner: String,
+    /// The stream it was allocated on.
+    pub stream: StreamId,
+    /// How many hold it; 0 when it is retired.
+    pub count: u32,
+}
+
+/// A free range in a [`Snapshot`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeView {
+    /// Where it lies.
+    pub range: AddrRange,
+    /// The only stream that may take it without a wait; `None`: any.
+    pub stream: Option<StreamId>,
+}

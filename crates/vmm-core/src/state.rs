@@ -1,0 +1,268 @@
+//! All that the lock protects, and the hot path: taking and giving back memory that is at hand.
+//!
+//! Nothing here calls the device.
+
+use crate::arena::{Arena, ArenaId, LARGE, SMALL, SMALL_MAX};
+use crate::bins::UNIT;
+use crate::budget::Budget;
+use crate::extent::{ExtentId, Extents, Kind, NONE};
+use crate::frame::{FrameId, Frames, MappingId};
+use crate::owner::Owners;
+use crate::report::Counters;
+use crate::timeline::{Point, READY, StreamSlot, Timelines};
+use crate::uses::Uses;
+use std::time::Duration;
+
+/// A request after its checks: a length in whole units and a power-of-two alignment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    pub(crate) requested: u64,
+    pub(crate) len: u64,
+    pub(crate) alignment: u64,
+    pub(crate) slot: StreamSlot,
+    pub(crate) owner: u32,
+}
+
+impl Want {
+    #[inline]
+    pub(crate) fn arena(&self) -> ArenaId {
+        if self.len <= SMALL_MAX { SMALL } else { LARGE }
+    }
+}
+
+/// A lease as the pool knows it: a place, and the generation that tells it from earlier leases there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseId {
+    pub(crate) extent: ExtentId,
+    pub(crate) generation: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) extents: Extents,
+    pub(crate) arenas: [Arena; 2],
+    pub(crate) frames: Frames,
+    pub(crate) timelines: Timelines,
+    pub(crate) uses: Uses,
+    pub(crate) owners: Owners,
+    pub(crate) budget: Budget,
+    pub(crate) counters: Counters,
+    /// Leases that were released with uses on several streams, until these are over.
+    pub(crate) retired: Vec<ExtentId>,
+    /// Mappings that are stale or leaving, oldest first.
+    pub(crate) stale: Vec<MappingId>,
+    /// Frames that go as soon as they have no mapping.
+    pub(crate) leaving: Vec<FrameId>,
+    /// The longest frame ever made, in bytes.
+    pub(crate) longest_frame: u64,
+    /// Maintenance rests until then.
+    pub(crate) paused_until: Duration,
+    /// Operations since the last check of all structures, in debug builds.
+    pub(crate) unchecked_operations: usize,
+    /// Steps that were decided and have not come back.
+    pub(crate) steps_under_way: u32,
+}
+
+impl State {
+    pub(crate) fn new(budget: Budget) -> Self {
+        Self {
+            extents: Extents::default(),
+            arenas: [Arena::new(), Arena::new()],
+            frames: Frames::default(),
+            timelines: Timelines::new(),
+            uses: Uses::default(),
+            owners: Owners::new(),
+            budget,
+            counters: Counters::default(),
+            retired: Vec::new(),
+            stale: Vec::new(),
+            leaving: Vec::new(),
+            longest_frame: 0,
+            paused_until: Duration::ZERO,
+            unchecked_operations: 0,
+            steps_under_way: 0,
+        }
+    }
+
+    /// Takes memory that is at hand for the stream of the request.
+    #[inline]
+    pub(crate) fn take(&mut self, want: &Want) -> Option<LeaseId> {
+        let arena = &self.arenas[usize::from(want.arena())];
+        let found = arena.find(&self.extents, want.slot, want.len, want.alignment)?;
+        Some(self.carve(found, want))
+    }
+
+    /// Makes a lease of a `Free` extent that fits: its front, or the first aligned place.
+    #[inline]
+    pub(crate) fn carve(&mut self, mut id: ExtentId, want: &Want) -> LeaseId {
+        let arena = &mut self.arenas[usize::from(self.extents[id].arena)];
+        arena.remove(&mut self.extents, id);
+        let extent = &self.extents[id];
+        let front = extent.aligned(want.alignment).expect("the extent fits") - extent.addr;
+        if front > 0 {
+            let rest = self.extents.split(id, front);
+            arena.insert(&mut self.extents, id);
+            id = rest;
+        }
+        if self.extents[id].len > want.len {
+            let rest = self.extents.split(id, want.len);
+            arena.insert(&mut self.extents, rest);
+        }
+        let extent = &mut self.extents[id];
+        extent.kind = Kind::Live;
+        extent.stream = want.slot;
+        extent.count = 1;
+        extent.owner = want.owner;
+        extent.requested = want.requested;
+        extent.uses = NONE;
+        extent.generation = extent.generation.wrapping_add(1);
+        let id = LeaseId { extent: id, generation: extent.generation };
+        self.counters.allocated(want.len, want.requested);
+        self.budget.note_live(self.counters.live_bytes);
+        id
+    }
+
+    /// The extent of a lease that somebody still holds.
+    ///
+    /// # Panics
+    /// If the lease has ended: the holder released more often than it shared.
+    #[inline]
+    pub(crate) fn live(&self, id: LeaseId) -> ExtentId {
+        let extent = self.extents.get(id.extent);
+        assert!(
+            extent.is_some_and(|e| e.kind == Kind::Live && e.generation == id.generation),
+            "a lease was used after its last release"
+        );
+        id.extent
+    }
+
+    /// Notes work on a further stream, up to the end of the lease.
+    pub(crate) fn note_use(&mut self, id: LeaseId, slot: StreamSlot) {
+        let at = self.live(id);
+        if self.extents[at].stream != slot {
+            self.uses.note_open(&mut self.extents[at].uses, slot);
+        }
+    }
+
+    /// One user of a lease lets go; its work ends at the present point of `slot`.
+    #[inline]
+    pub(crate) fn release(&mut self, id: LeaseId, slot: StreamSlot) {
+        let at = self.live(id);
+        let extent = &mut self.extents[at];
+        extent.count -= 1;
+        if extent.stream != slot {
+            self.uses.note(&mut extent.uses, self.timelines.now(slot));
+        }
+        if extent.count == 0 {
+            self.retire(at);
+        }
+    }
+
+    /// The last user let go.
+    #[inline]
+    fn retire(&mut self, id: ExtentId) {
+        let extent = &self.extents[id];
+        let home = self.timelines.now(extent.stream);
+        self.counters.released(extent.len, extent.requested);
+        if extent.uses == NONE {
+            self.set_free(id, home);
+        } else {
+            self.retire_shared(id, home);
+        }
+    }
+
+    #[cold]
+    fn retire_shared(&mut self, id: ExtentId, home: Point) {
+        let extent = &mut self.extents[id];
+        let timelines = &self.timelines;
+        self.uses.close(extent.uses, |slot| timelines.now(slot));
+        self.uses.note(&mut extent.uses, home);
+        extent.kind = Kind::Retired;
+        self.counters.retired_bytes += extent.len;
+        if !self.settle(id) {
+            self.retired.push(id);
+        }
+    }
+
+    /// Frees a retired extent if at most one stream may still use it. Asks no device.
+    pub(crate) fn settle(&mut self, id: ExtentId) -> bool {
+        let mut open = self.uses.iter(self.extents[id].uses).filter(|p| !self.timelines.is_reached(*p));
+        let last = open.next();
+        if open.next().is_some() {
+            return false;
+        }
+        drop(open);
+        self.end_retirement(id, last.unwrap_or(Point::REACHED));
+        true
+    }
+
+    /// Frees a retired extent; everything that still uses it is ordered before `point`.
+    pub(crate) fn end_retirement(&mut self, id: ExtentId, point: Point) {
+        let extent = &mut self.extents[id];
+        self.uses.clear(&mut extent.uses);
+        self.counters.retired_bytes -= extent.len;
+        self.set_free(id, point);
+    }
+
+    /// Makes an extent `Free`, joined with neighbours that the same stream may take.
+    #[inline]
+    pub(crate) fn set_free(&mut self, mut id: ExtentId, point: Point) -> ExtentId {
+        let extent = &mut self.extents[id];
+        extent.kind = Kind::Free;
+        extent.stream = point.stream;
+        extent.epoch = point.epoch;
+        let (prev, next) = (extent.prev, extent.next);
+        let arena = &mut self.arenas[usize::from(extent.arena)];
+        let extents = &mut self.extents;
+        let joins = |extents: &Extents, other: ExtentId| {
+            other != NONE && extents[other].kind == Kind::Free && extents[other].stream == point.stream
+        };
+        if joins(extents, next) {
+            arena.remove(extents, next);
+            extents[id].epoch = extents[id].epoch.max(extents[next].epoch);
+            extents.join_next(id);
+        }
+        if joins(extents, prev) {
+            arena.remove(extents, prev);
+            extents[prev].epoch = extents[prev].epoch.max(extents[id].epoch);
+            extents.join_next(prev);
+            id = prev;
+        }
+        arena.insert(extents, id);
+        id
+    }
+
+    /// Hands free memory over to another stream, or to all, and joins it with its new neighbours.
+    pub(crate) fn reassign(&mut self, id: ExtentId, point: Point) -> ExtentId {
+        let arena = &mut self.arenas[usize::from(self.extents[id].arena)];
+        arena.remove(&mut self.extents, id);
+        self.set_free(id, point)
+    }
+
+    /// Joins ready memory to neighbours that `slot` may take. Done on a miss only: the hot path keeps
+    /// ready memory apart, or one stream would take it from all others bit by bit.
+    pub(crate) fn join_ready(&mut self, arena: ArenaId, slot: StreamSlot) {
+        let ready: Vec<ExtentId> = self.arenas[usize::from(arena)].free(&self.extents, READY, UNIT).collect();
+        for id in ready {
+            let extent = &self.extents[id];
+            let own = |other: ExtentId| {
+                other != NONE && self.extents[other].kind == Kind::Free && self.extents[other].stream == slot
+            };
+            let Some(neighbour) = [extent.prev, extent.next].into_iter().find(|other| own(*other)) else {
+                continue;
+            };
+            let epoch = self.extents[neighbour].epoch;
+            self.reassign(id, Point { stream: slot, epoch });
+        }
+    }
+
+    /// What an allocation may use: own memory, or memory that nobody uses.
+    pub(crate) fn usable(&self, id: ExtentId, slot: StreamSlot) -> bool {
+        let extent = &self.extents[id];
+        extent.kind == Kind::Free && (extent.stream == slot || extent.stream == READY)
+    }
+
+    pub(crate) fn pause(&mut self, until: Duration) {
+        self.paused_until = self.paused_until.max(until);
+    }
+}

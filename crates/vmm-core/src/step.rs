@@ -1,0 +1,238 @@
+//! A step: a bounded piece of work for the device, in three parts.
+//!
+//! It is *decided* under the lock, which takes everything it touches out of everybody's reach;
+//! *run* without the lock, where device calls may take their time; and *finished* under the lock
+//! again. A step that fails in the middle undoes what it did, so that finishing it puts everything
+//! back. What even the undoing could not remove stays in the accounts, and is
+//! removed later.
+
+use crate::device::{
+    AddrRange, DeviceError, DeviceErrorKind, DeviceResult, FrameKind, Mapping, VirtualMemoryDevice,
+};
+use crate::extent::ExtentId;
+use crate::frame::{FrameId, MappingId};
+use crate::timeline::StreamSlot;
+use crate::units::{DeviceAddr, Fence, FrameHandle, StreamId};
+use std::time::Duration;
+
+/// How often a call is repeated that the device was too busy for.
+const BUSY_RETRIES: u32 = 8;
+
+/// How long one wait on the host for a bind may take before the device counts as lost.
+const BIND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Where the memory of one piece of a growth comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// A frame yet to be made.
+    New,
+    /// An idle frame that moves here: its mapping so far, and the extent that was cut out for it.
+    Idle { mapping: MappingId, extent: ExtentId, handle: FrameHandle, old: AddrRange },
+}
+
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) range: AddrRange,
+    pub(crate) source: Source,
+}
+
+/// Frames to be mapped one behind the other.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    /// The addresses, `Pending`.
+    pub(crate) extent: ExtentId,
+    pub(crate) range: AddrRange,
+    pub(crate) pieces: Vec<Piece>,
+    /// A free extent that ends where the growth begins, `Pending` so that nobody takes it.
+    pub(crate) prefix: Option<ExtentId>,
+    /// Whose memory it will be.
+    pub(crate) slot: StreamSlot,
+    pub(crate) stream: StreamId,
+    pub(crate) kind: FrameKind,
+    /// The device has no aliases: idle frames leave their old place first.
+    pub(crate) unmap_first: bool,
+    /// The mappings exist only for work that the device orders after a bind on its queue.
+    pub(crate) queued: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Work {
+    Grow(Growth),
+    Unmap(Vec<(MappingId, AddrRange)>),
+    Release(FrameId, FrameHandle, u64),
+}
+
+/// A bounded piece of work that a pool has decided on: see [`crate::Pool::begin_step`].
+#[derive(Debug)]
+#[must_use = "a step that is dropped keeps the memory it touches out of reach"]
+pub struct Step(pub(crate) Work);
+
+/// What came of a step: to be handed back with [`crate::Pool::finish_step`].
+#[derive(Debug)]
+pub struct StepOutcome {
+    pub(crate) work: Work,
+    pub(crate) result: Result<Vec<FrameHandle>, Failure>,
+}
+
+impl StepOutcome {
+    /// Whether the step did what it was to do.
+    #[must_use]
+    pub fn succeeded(&self) -> bool {
+        self.result.is_ok()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: DeviceError,
+    /// New frames that are not mapped but could not be released, with their lengths.
+    pub(crate) unreleased: Vec<(FrameHandle, u64)>,
+    /// The whole growth could not be unmapped again; its new frames.
+    pub(crate) still_mapped: Option<Vec<FrameHandle>>,
+    /// Pieces, by index, whose idle frame is not mapped at its old place any more.
+    pub(crate) lost: Vec<usize>,
+}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Self {
+        Self { error, unreleased: Vec::new(), still_mapped: None, lost: Vec::new() }
+    }
+}
+
+impl Step {
+    /// Makes the device calls. Call it without any lock of yours.
+    pub fn run<D: VirtualMemoryDevice + ?Sized>(self, device: &D) -> StepOutcome {
+        let result = match &self.0 {
+            Work::Grow(growth) => grow(device, growth),
+            Work::Unmap(ranges) => {
+                let ranges: Vec<_> = ranges.iter().map(|(_, range)| *range).collect();
+                gone_is_done(device.unmap(&ranges, &[]).and_then(|fence| settle(device, fence)))
+                    .map(|()| Vec::new())
+                    .map_err(Failure::from)
+            }
+            Work::Release(_, handle, _) => {
+                gone_is_done(device.release_frame(*handle)).map(|()| Vec::new()).map_err(Failure::from)
+            }
+        };
+        StepOutcome { work: self.0, result }
+    }
+}
+
+/// A driver that has shut down has taken everything with it: whatever was to be removed is.
+pub(crate) fn gone_is_done(result: DeviceResult<()>) -> DeviceResult<()> {
+    match result {
+        Err(error) if error.kind == DeviceErrorKind::Deinitialized => Ok(()),
+        other => other,
+    }
+}
+
+/// Waits on the host for a bind that the device has queued. Only steps without a user do that.
+fn settle<D: VirtualMemoryDevice + ?Sized>(device: &D, fence: Fence) -> DeviceResult<()> {
+    if fence != Fence::REACHED {
+        device.wait(fence, BIND_TIMEOUT)?;
+    }
+    Ok(())
+}
+
+fn grow<D: VirtualMemoryDevice + ?Sized>(device: &D, growth: &Growth) -> Result<Vec<FrameHandle>, Failure> {
+    let mut made = Vec::new();
+    for piece in &growth.pieces {
+        if matches!(piece.source, Source::New) {
+            match device.make_frame(piece.range.len, growth.kind) {
+                Ok(handle) => made.push(handle),
+                Err(error) => return Err(undo(device, growth, &made, error, false, false)),
+            }
+        }
+    }
+    let old: Vec<AddrRange> = if growth.unmap_first { idle_places(growth).map(|(.., range)| range).collect() } else { Vec::new() };
+    if let Err(error) = device.unmap(&old, &[]).and_then(|fence| settle(device, fence)) {
+        return Err(undo(device, growth, &made, error, false, false));
+    }
+    let fence = match device.map(&mappings(growth, &made), &[]) {
+        Ok(fence) => fence,
+        Err(error) => return Err(undo(device, growth, &made, error, false, growth.unmap_first)),
+    };
+    let mut result = device.set_access(growth.range, &[]);
+    for _ in 0..BUSY_RETRIES {
+        match result {
+            Err(error) if error.kind == DeviceErrorKind::NotReady => {
+                std::thread::yield_now();
+                result = device.set_access(growth.range, &[]);
+            }
+            _ => break,
+        }
+    }
+    let ordered = result.and_then(|()| {
+        if fence == Fence::REACHED {
+            Ok(())
+        } else if growth.slot == crate::timeline::READY {
+            settle(device, fence)
+        } else {
+            device.stream_wait(growth.stream, fence)
+        }
+    });
+    match ordered {
+        Ok(()) => Ok(made),
+        Err(error) => Err(undo(device, growth, &made, error, true, growth.unmap_first)),
+    }
+}
+
+/// Idle frames by the index of their piece, with their place so far.
+fn idle_places(growth: &Growth) -> impl Iterator<Item = (usize, FrameHandle, AddrRange)> + '_ {
+    growth.pieces.iter().enumerate().filter_map(|(index, piece)| match &piece.source {
+        Source::Idle { handle, old, .. } => Some((index, *handle, *old)),
+        Source::New => None,
+    })
+}
+
+fn mappings(growth: &Growth, made: &[FrameHandle]) -> Vec<Mapping> {
+    let mut made = made.iter();
+    let handle = |piece: &Piece, made: &mut std::slice::Iter<'_, FrameHandle>| match &piece.source {
+        Source::New => *made.next().expect("a frame for each new piece"),
+        Source::Idle { handle, .. } => *handle,
+    };
+    growth.pieces.iter().map(|piece| Mapping { range: piece.range, frame: handle(piece, &mut made) }).collect()
+}
+
+/// Takes a growth back after `error`.
+fn undo<D: VirtualMemoryDevice + ?Sized>(
+    device: &D,
+    growth: &Growth,
+    made: &[FrameHandle],
+    error: DeviceError,
+    mapped: bool,
+    left_old_places: bool,
+) -> Failure {
+    let mut failure = Failure::from(error);
+    if mapped && gone_is_done(device.unmap(&[growth.range], &[]).and_then(|fence| settle(device, fence))).is_err() {
+        failure.still_mapped = Some(made.to_vec());
+        if left_old_places {
+            failure.lost = idle_places(growth).map(|(index, ..)| index).collect();
+        }
+        return failure;
+    }
+    if left_old_places {
+        failure.lost = idle_places(growth)
+            .filter(|(_, frame, range)| restore(device, *frame, *range).is_err())
+            .map(|(index, ..)| index)
+            .collect();
+    }
+    let new = growth.pieces.iter().filter(|piece| matches!(piece.source, Source::New));
+    for (handle, piece) in made.iter().zip(new) {
+        if gone_is_done(device.release_frame(*handle)).is_err() {
+            failure.unreleased.push((*handle, piece.range.len));
+        }
+    }
+    failure
+}
+
+/// Puts an idle frame back where it was, on a device without aliases.
+fn restore<D: VirtualMemoryDevice + ?Sized>(device: &D, frame: FrameHandle, range: AddrRange) -> DeviceResult<()> {
+    device.map(&[Mapping { range, frame }], &[]).and_then(|fence| settle(device, fence))?;
+    device.set_access(range, &[])
+}
+
+/// A range of the pool's addresses.
+pub(crate) fn range(addr: u64, len: u64) -> AddrRange {
+    AddrRange { addr: DeviceAddr(addr), len }
+}

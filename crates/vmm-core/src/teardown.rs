@@ -1,0 +1,50 @@
+//! Taking a pool down: everything it has goes back to the device, whatever the device says.
+
+use crate::device::{AddrRange, VirtualMemoryDevice};
+use crate::extent::Kind;
+use crate::state::State;
+use crate::step::{gone_is_done, range};
+use crate::timeline::Point;
+use crate::units::DeviceAddr;
+use std::time::Duration;
+
+/// How long work may keep a pool from being taken down. Beyond it the device counts as lost.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Waits for the work that uses the pool's memory, then unmaps, releases and frees all of it.
+///
+/// Errors are of no use to anybody here: each thing is tried once, and a device that refuses, because its
+/// context is gone, has nothing left to give back.
+pub(crate) fn run<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State) {
+    for point in last_uses(state) {
+        if let Ok(Some(fence)) = state.timelines.fence(device, point) {
+            let _ = device.wait(fence, PATIENCE);
+        }
+    }
+    let mapped: Vec<AddrRange> = state.frames.mappings.iter().map(|(_, entry)| range(entry.addr, entry.len)).collect();
+    if gone_is_done(device.unmap(&mapped, &[]).and_then(|fence| device.wait(fence, PATIENCE)).map(|_| ())).is_err() {
+        for one in mapped {
+            let _ = device.unmap(&[one], &[]).and_then(|fence| device.wait(fence, PATIENCE));
+        }
+    }
+    for (_, frame) in state.frames.frames.iter() {
+        let _ = device.release_frame(frame.handle);
+    }
+    for region in state.arenas.iter().flat_map(|arena| &arena.regions) {
+        let _ = device.free_region(DeviceAddr(region.base), region.len);
+    }
+}
+
+/// The last use of each stream.
+fn last_uses(state: &State) -> Vec<Point> {
+    let free = state.extents.iter().filter(|(_, extent)| extent.kind == Kind::Free);
+    let mut points: Vec<Point> = free
+        .map(|(_, extent)| Point { stream: extent.stream, epoch: extent.epoch })
+        .chain(state.stale.iter().filter_map(|id| state.frames.mappings[*id].state.point()))
+        .chain(state.retired.iter().flat_map(|id| state.uses.iter(state.extents[*id].uses)))
+        .filter(|point| !state.timelines.is_reached(*point))
+        .collect();
+    points.sort_by_key(|point| (point.stream, std::cmp::Reverse(point.epoch)));
+    points.dedup_by_key(|point| point.stream);
+    points
+}

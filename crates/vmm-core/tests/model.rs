@@ -1,0 +1,193 @@
+//! Random operations against a simple model: what is live, where, and with which bytes.
+//!
+//! Each lease is filled on its stream when it is made and checked on the device when it is released, so that
+//! a page with two owners, an unmap that came too early and a missing order between streams all show.
+#![allow(missing_docs)]
+
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use vmm_core::*;
+use vmm_mock::{MockDevice, MockOptions};
+
+const MIB: u64 = 1 << 20;
+const MEMORY: u64 = 256 * MIB;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Allocate { len: u64, alignment: u32, stream: usize },
+    Share { pick: usize },
+    UsedOn { pick: usize, stream: usize },
+    Release { pick: usize, stream: usize },
+    Advance { nanos: u64 },
+    Maintain,
+    Trim { keep: u64 },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let len = prop_oneof![
+        1..64_000_u64,
+        (1..2048_u64).prop_map(|k| k * 512),
+        (1..80_u64).prop_map(|k| k * (MIB / 2)),
+        (MIB..48 * MIB),
+    ];
+    prop_oneof![
+        6 => (len, 9..22_u32, 0..3_usize).prop_map(|(len, alignment, stream)| Op::Allocate { len, alignment, stream }),
+        1 => any::<usize>().prop_map(|pick| Op::Share { pick }),
+        1 => (any::<usize>(), 0..3_usize).prop_map(|(pick, stream)| Op::UsedOn { pick, stream }),
+        6 => (any::<usize>(), 0..3_usize).prop_map(|(pick, stream)| Op::Release { pick, stream }),
+        2 => (0..3_000_000_u64).prop_map(|nanos| Op::Advance { nanos }),
+        2 => Just(Op::Maintain),
+        1 => (0..MEMORY).prop_map(|keep| Op::Trim { keep }),
+    ]
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    limit: Option<u64>,
+    target: Option<u64>,
+    cross_stream: CrossStream,
+    aliases: bool,
+    queued: bool,
+    granule: u64,
+}
+
+fn setting() -> impl Strategy<Value = Setting> {
+    (
+        prop_oneof![Just(None), Just(Some(64 * MIB)), Just(Some(100 * MIB + 12345))],
+        prop_oneof![Just(None), Just(Some(48 * MIB))],
+        prop_oneof![Just(CrossStream::WaitOnDevice), Just(CrossStream::WhenReached), Just(CrossStream::Never)],
+        0..3_u8,
+        prop_oneof![Just(2 * MIB), Just(64 << 10)],
+    )
+        .prop_map(|(limit, target, cross_stream, device, granule)| Setting {
+            limit,
+            target,
+            cross_stream,
+            aliases: device != 1,
+            queued: device == 2,
+            granule,
+        })
+}
+
+struct Held {
+    leases: Vec<Lease<MockDevice>>,
+    byte: u8,
+    range: AddrRange,
+}
+
+fn run(setting: Setting, ops: &[Op]) {
+    let options = if setting.queued {
+        MockOptions::queued_binds()
+    } else if setting.aliases {
+        MockOptions::default()
+    } else {
+        MockOptions::without_aliases()
+    };
+    let device = Arc::new(MockDevice::new(MockOptions { memory: MEMORY, granule: setting.granule, ..options }));
+    let clock = device.clone();
+    let pool = Pool::new(
+        device.clone(),
+        PoolOptions {
+            limit: setting.limit,
+            target: setting.target,
+            cross_stream: setting.cross_stream,
+            maintenance: Maintenance::UserLoop,
+            time_to_live: Duration::from_millis(5),
+            clock: Clock::new(move || Duration::from_nanos(clock.now())),
+            ..PoolOptions::default()
+        },
+    )
+    .expect("a pool on the mock");
+    let streams: Vec<StreamId> = (0..3).map(|_| device.make_stream()).collect();
+    let mut live: BTreeMap<u64, Held> = BTreeMap::new();
+    let mut byte = 0_u8;
+    for op in ops {
+        match *op {
+            Op::Allocate { len, alignment, stream } => {
+                let stream = streams[stream];
+                let request = Request { alignment: 1 << alignment, ..Request::new(len, stream) };
+                match pool.allocate_with(request) {
+                    Ok(lease) => {
+                        let addr = lease.addr().0;
+                        assert_eq!(addr % (1 << alignment), 0, "alignment");
+                        let below = live.range(..addr + len).next_back();
+                        assert!(below.is_none_or(|(_, h)| h.range.end().0 <= addr), "live leases overlap");
+                        byte = byte.wrapping_add(1);
+                        device.fill(lease.addr(), byte, len, stream).expect("a fill of a fresh lease");
+                        let range = AddrRange { addr: lease.addr(), len };
+                        live.insert(addr, Held { leases: vec![lease], byte, range });
+                    }
+                    Err(AllocError::OutOfMemory(facts)) => {
+                        assert!(facts.largest_possible < len || live.values().any(|h| h.range.len < MIB) || len <= 48 * MIB);
+                    }
+                    Err(error) => panic!("unexpected: {error}"),
+                }
+            }
+            Op::Share { pick } => {
+                if let Some(held) = pick_from(&mut live, pick) {
+                    let again = held.leases[0].share(Owner::NONE);
+                    held.leases.push(again);
+                }
+            }
+            Op::UsedOn { pick, stream } => {
+                if let Some(held) = pick_from(&mut live, pick) {
+                    let stream = streams[stream];
+                    let home = device.record(held.leases[0].stream()).expect("a fence");
+                    device.stream_wait(stream, home).expect("an order between streams");
+                    held.leases[0].used_on(stream);
+                    device.launch_check(stream, 700_000, held.range, held.byte).expect("work on a live lease");
+                }
+            }
+            Op::Release { pick, stream } => {
+                if let Some(held) = pick_from(&mut live, pick) {
+                    let stream = streams[stream];
+                    let home = device.record(held.leases[0].stream()).expect("a fence");
+                    device.stream_wait(stream, home).expect("an order between streams");
+                    device.launch_check(stream, 400_000, held.range, held.byte).expect("work on a live lease");
+                    held.leases.pop().expect("a lease").release(stream);
+                    let at = held.range.addr.0;
+                    if held.leases.is_empty() {
+                        live.remove(&at);
+                    }
+                }
+            }
+            Op::Advance { nanos } => device.advance(nanos),
+            Op::Maintain => {
+                pool.maintain();
+            }
+            Op::Trim { keep } => {
+                pool.trim(keep).expect("a trim");
+            }
+        }
+        let stats = pool.stats();
+        if let Some(limit) = setting.limit {
+            assert!(stats.reserved_bytes <= limit, "the limit is never passed");
+        }
+        assert!(stats.live_bytes <= stats.reserved_bytes);
+    }
+    pool.validate();
+    drop(live);
+    pool.trim_and_wait(0).expect("a trim");
+    assert_eq!(pool.stats().reserved_bytes, 0, "everything goes");
+    drop(pool);
+    device.finish_all();
+    assert_eq!(device.mismatches(), []);
+    assert_eq!(device.races(), []);
+    assert_eq!(device.violations(), []);
+    assert!(device.leftovers().is_empty(), "{:?}", device.leftovers());
+}
+
+fn pick_from(live: &mut BTreeMap<u64, Held>, pick: usize) -> Option<&mut Held> {
+    let count = live.len();
+    (count > 0).then(|| live.values_mut().nth(pick % count)).flatten()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn random_operations_agree_with_the_model(setting in setting(), ops in prop::collection::vec(op(), 1..120)) {
+        run(setting, &ops);
+    }
+}
