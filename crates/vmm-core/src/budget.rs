@@ -87,6 +87,6 @@ impl Budget {
             self.last_window_peak = std::mem::replace(&mut self.window_peak, live);
         }
         let needed = self.last_window_peak.max(self.window_peak);
-        reserved.saturating_sub(needed.max(self.target.unwrap_or(0)))
+        reserved.saturating_sub(needed.max(self.ahead()))
     }
 }

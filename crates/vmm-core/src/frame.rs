@@ -1,10 +1,15 @@
 //! Frames and their mappings.
 //!
-//! A frame serves one or several *current* mappings: those with bytes that are not dead. When all
-//! its bytes got another address, a mapping is *stale*: queued work may still use it, so it stays
-//! until its point is reached, and until then it can be taken back into use without a device call.
+//! | mapping | bytes with their address here | frame | becomes |
+//! |---|---|---|---|
+//! | `Current` | some | serves | `Stale` once the last of them has moved on |
+//! | `Stale` | none | serves at another address, or is leaving | `Leaving` once its uses are over |
+//! | `Leaving` | none | as before | gone, when the step that unmaps it comes back; `Stale` if that fails |
+//!
+//! A stale mapping stays because queued work may still use it. It holds no memory of its own.
 
 use crate::extent::ExtentId;
+use crate::region::RegionRef;
 use crate::slab::Slab;
 use crate::timeline::Point;
 use crate::units::FrameHandle;
@@ -14,22 +19,9 @@ pub(crate) type MappingId = u32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MappingState {
-    /// Some of its bytes have their address here.
     Current,
-    /// None has. Unmapped when the point is reached and somebody sees to it.
-    Stale(Point),
-    /// A step is about to unmap it, or failed to.
-    Leaving(Point),
-}
-
-impl MappingState {
-    /// Where its uses end, if it is stale.
-    pub(crate) fn point(self) -> Option<Point> {
-        match self {
-            Self::Current => None,
-            Self::Stale(point) | Self::Leaving(point) => Some(point),
-        }
-    }
+    Stale,
+    Leaving,
 }
 
 #[derive(Debug)]
@@ -37,16 +29,33 @@ pub(crate) struct MappingEntry {
     pub(crate) addr: u64,
     pub(crate) len: u64,
     pub(crate) frame: FrameId,
-    pub(crate) arena: u8,
-    pub(crate) region: u8,
+    pub(crate) at: RegionRef,
     pub(crate) state: MappingState,
     /// The `Dead` extents in its range, in no order. They are never joined, so that ids last.
     pub(crate) dead: Vec<ExtentId>,
+    pub(crate) dead_bytes: u64,
+    /// Where the uses of its dead bytes end, each stream once.
+    pub(crate) uses: Vec<Point>,
 }
 
 impl MappingEntry {
     pub(crate) fn end(&self) -> u64 {
         self.addr + self.len
+    }
+
+    /// Whether some of its bytes have moved on, but not all.
+    pub(crate) fn is_split(&self) -> bool {
+        self.dead_bytes > 0 && self.dead_bytes < self.len
+    }
+
+    /// Notes that `extent` has moved on, and where its uses end.
+    pub(crate) fn add_dead(&mut self, extent: ExtentId, len: u64, point: Point) {
+        self.dead.push(extent);
+        self.dead_bytes += len;
+        match self.uses.iter_mut().find(|known| known.stream == point.stream) {
+            Some(known) => known.epoch = known.epoch.max(point.epoch),
+            None => self.uses.push(point),
+        }
     }
 }
 
@@ -63,4 +72,37 @@ pub(crate) struct Frame {
 pub(crate) struct Frames {
     pub(crate) frames: Slab<Frame>,
     pub(crate) mappings: Slab<MappingEntry>,
+    /// Mappings that are stale or leaving, oldest first.
+    pub(crate) stale: Vec<MappingId>,
+    /// Frames with mappings of which some bytes have moved on.
+    pub(crate) split: Vec<FrameId>,
+    /// Frames that go as soon as they have no mapping.
+    pub(crate) leaving: Vec<FrameId>,
+    /// The longest frame ever made, in bytes.
+    pub(crate) longest: u64,
+}
+
+impl Frames {
+    pub(crate) fn add(&mut self, handle: FrameHandle, len: u64) -> FrameId {
+        self.longest = self.longest.max(len);
+        self.frames.add(Frame { handle, len, mappings: Vec::new(), leaving: false })
+    }
+
+    /// Lets a frame go as soon as its mappings are gone.
+    pub(crate) fn send_away(&mut self, frame: FrameId) {
+        self.frames[frame].leaving = true;
+        self.leaving.push(frame);
+    }
+
+    /// Keeps the list of split frames right after a change to one of a frame's mappings.
+    pub(crate) fn note_split(&mut self, frame: FrameId) {
+        let split = self.frames[frame].mappings.iter().any(|id| self.mappings[*id].is_split());
+        match (split, self.split.iter().position(|id| *id == frame)) {
+            (true, None) => self.split.push(frame),
+            (false, Some(index)) => {
+                self.split.swap_remove(index);
+            }
+            _ => {}
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! 2. Holes: a short lease goes into a hole between long ones that holds no whole frame.
 //! 3. Frames: idle ones of this stream move, or new ones are made up to the target.
 //! 4. Other streams' memory, in the setting that lets this stream wait for them on the device.
-//! 5. New frames beyond the target, up to the limit.
+//! 5. Free ends of frames in use; new frames beyond the target, up to the limit.
 //! 6. Steps of other threads that are under way: their memory may serve.
 //! 7. A wait on the host, for one fence at a time, and search again.
 //! 8. Pressure callbacks; all rungs again if one of them says that it let go of something.
@@ -72,7 +72,7 @@ impl State {
             return Ok(Next::Taken(id));
         }
         let target = if reach.device_full { 0 } else { self.budget.level(self.counters.live_bytes + want.len) };
-        if let Some(growth) = self.plan_growth(want, Means { ceiling: target, idle: true, ..reach.means }) {
+        if let Some(growth) = self.plan_growth(want, Means { target, ceiling: target, ..reach.means }) {
             return Ok(Next::Grow(growth));
         }
         if reach.cross_stream == CrossStream::WaitOnDevice && !reach.capturing {
@@ -81,7 +81,11 @@ impl State {
             }
         }
         let limit = if reach.device_full { 0 } else { u64::MAX };
-        if let Some(growth) = self.plan_growth(want, Means { ceiling: limit, idle: true, ..reach.means }) {
+        let ends = !reach.means.unmap_first;
+        if let Some(growth) = self.plan_growth(want, Means { target, ceiling: target, ends, ..reach.means }) {
+            return Ok(Next::Grow(growth));
+        }
+        if let Some(growth) = self.plan_growth(want, Means { target, ceiling: limit, ends, ..reach.means }) {
             return Ok(Next::Grow(growth));
         }
         if self.steps_under_way > 0 {
@@ -222,7 +226,7 @@ impl State {
         if let Some(id) = self.take(want) {
             return Some(Next::Taken(id));
         }
-        self.plan_growth(want, Means { ceiling: target, idle: true, ..means }).map(Next::Grow)
+        self.plan_growth(want, Means { target, ceiling: target, ..means }).map(Next::Grow)
     }
 
     /// Orders later work of `taker` behind `point`, on the device.
@@ -244,7 +248,7 @@ impl State {
 
     /// Whether there are free addresses for a request, whatever frames go there.
     fn has_addresses(&self, want: &Want) -> bool {
-        let frame = self.longest_frame.max(self.budget.frame_len(want.arena()));
+        let frame = self.frames.longest.max(self.budget.frame_len(want.arena()));
         let need = want.len.saturating_add(want.alignment).saturating_add(frame);
         self.arenas[usize::from(want.arena())].voids(&self.extents).any(|void| self.extents[void].len >= need)
     }

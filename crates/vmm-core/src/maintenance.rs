@@ -5,9 +5,9 @@
 
 use crate::arena::{LARGE, SMALL};
 use crate::device::{DeviceResult, VirtualMemoryDevice};
-use crate::extent::ExtentId;
-use crate::frame::{FrameId, MappingId, MappingState};
+use crate::frame::{MappingId, MappingState};
 use crate::growth::Means;
+use crate::idle::Reserve;
 use crate::state::State;
 use crate::step::{Step, StepOutcome, Work, range};
 use crate::timeline::{Point, READY};
@@ -39,7 +39,7 @@ impl State {
             return Ok(Some(step));
         }
         let excess = self.budget.excess(now, self.counters.live_bytes, self.counters.reserved_bytes);
-        if excess >= self.budget.granule && self.expel(self.counters.reserved_bytes - excess) > 0 {
+        if excess >= self.budget.granule && self.expel(self.counters.reserved_bytes - excess, means) > 0 {
             return self.step_removing(device);
         }
         Ok(None)
@@ -47,8 +47,7 @@ impl State {
 
     /// One frame more, while the pool has less than it makes ahead of need.
     fn step_ahead(&mut self, means: Means) -> Option<Step> {
-        let means = Means { ceiling: self.budget.ahead(), ..means };
-        let room = self.room(means);
+        let room = self.room(self.budget.ahead());
         if room < self.budget.granule {
             return None;
         }
@@ -78,12 +77,12 @@ impl State {
         }
         self.poll_stale(device)?;
         let mut batch = Vec::new();
-        for index in 0..self.stale.len() {
-            let mapping = self.stale[index];
+        for index in 0..self.frames.stale.len() {
+            let mapping = self.frames.stale[index];
             let entry = &mut self.frames.mappings[mapping];
-            let MappingState::Stale(point) = entry.state else { continue };
-            if self.timelines.is_reached(point) {
-                entry.state = MappingState::Leaving(point);
+            let over = entry.uses.iter().all(|point| self.timelines.is_reached(*point));
+            if entry.state == MappingState::Stale && over {
+                entry.state = MappingState::Leaving;
                 batch.push((mapping, range(entry.addr, entry.len)));
                 if batch.len() == UNMAPS_PER_STEP {
                     break;
@@ -98,8 +97,8 @@ impl State {
     }
 
     fn step_releasing(&mut self) -> Option<Step> {
-        let leaving = self.leaving.iter().position(|id| self.frames.frames[*id].mappings.is_empty())?;
-        let id = self.leaving.swap_remove(leaving);
+        let leaving = self.frames.leaving.iter().position(|id| self.frames.frames[*id].mappings.is_empty())?;
+        let id = self.frames.leaving.swap_remove(leaving);
         let frame = &self.frames.frames[id];
         self.steps_under_way += 1;
         Some(Step(Work::Release(id, frame.handle, frame.len)))
@@ -108,8 +107,7 @@ impl State {
     /// Learns which stale mappings are over; records the fences that this needs.
     fn poll_stale<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D) -> DeviceResult<()> {
         let mut newest: Vec<Point> = Vec::new();
-        for mapping in &self.stale {
-            let MappingState::Stale(point) = self.frames.mappings[*mapping].state else { continue };
+        for point in self.stale_uses() {
             match newest.iter_mut().find(|p| p.stream == point.stream) {
                 Some(known) => known.epoch = known.epoch.max(point.epoch),
                 None => newest.push(point),
@@ -123,28 +121,33 @@ impl State {
         Ok(())
     }
 
+    fn stale_uses(&self) -> impl Iterator<Item = Point> + '_ {
+        self.frames.stale.iter().flat_map(|id| self.frames.mappings[*id].uses.iter().copied())
+    }
+
     /// Marks idle frames as leaving until at most `keep` bytes stay; says how many bytes will go.
-    pub(crate) fn expel(&mut self, keep: u64) -> u64 {
-        let mut going = 0;
-        let leaving: u64 = self.leaving.iter().map(|id| self.frames.frames[*id].len).sum();
-        let reserved = self.counters.reserved_bytes - leaving;
-        for arena in [LARGE, SMALL] {
-            for slot in self.timelines.slots().chain([READY]).collect::<Vec<_>>() {
-                let granule = self.budget.granule;
-                let free: Vec<ExtentId> = self.arenas[usize::from(arena)].free(&self.extents, slot, granule).collect();
-                for extent in free {
-                    for mapping in self.whole_mappings(extent).into_iter().rev() {
-                        let len = self.frames.mappings[mapping].len;
-                        if reserved - going < keep + len {
-                            continue;
-                        }
-                        self.expel_frame(extent, mapping);
-                        going += len;
-                    }
+    pub(crate) fn expel(&mut self, keep: u64, means: Means) -> u64 {
+        let leaving: u64 = self.frames.leaving.iter().map(|id| self.frames.frames[*id].len).sum();
+        let mut staying = self.counters.reserved_bytes - leaving;
+        let before = staying;
+        for slot in self.timelines.slots().chain([READY]).collect::<Vec<_>>() {
+            let reserve = Reserve { arena: LARGE, slot, except: None };
+            let mut going = self.idle_frames(reserve, means);
+            going.retain(|frame| {
+                let goes = staying >= keep.saturating_add(frame.len);
+                staying -= if goes { frame.len } else { 0 };
+                goes
+            });
+            let cuts = self.cut_all(going.iter().map(|frame| frame.parts.as_slice()));
+            for (frame, parts) in going.iter().zip(cuts) {
+                for (mapping, extent) in parts {
+                    let point = self.last_use(extent);
+                    self.move_on(mapping, extent, point);
                 }
+                self.frames.send_away(frame.frame);
             }
         }
-        going
+        before - staying
     }
 
     /// For each stream, the first fence that keeps a frame from going; none when only `keep` bytes stay.
@@ -156,30 +159,15 @@ impl State {
         if self.counters.reserved_bytes <= keep {
             return Ok(Vec::new());
         }
-        let stale = self.stale.iter().filter_map(|id| self.frames.mappings[*id].state.point());
-        let mut points: Vec<Point> = stale.collect();
+        let mut points: Vec<Point> = self.stale_uses().collect();
         points.extend(self.free_points(|_| true));
         points.extend(self.retired.iter().flat_map(|id| self.uses.iter(self.extents[*id].uses)));
         self.first_fences(device, points)
     }
 
-    fn expel_frame(&mut self, extent: ExtentId, mapping: MappingId) {
-        let entry = &self.frames.mappings[mapping];
-        let (addr, len, frame) = (entry.addr, entry.len, entry.frame);
-        let cut = self.cut(extent, addr, len);
-        let point = Point { stream: self.extents[cut].stream, epoch: self.extents[cut].epoch };
-        self.make_stale(mapping, cut, point);
-        self.send_away(frame);
-    }
-
-    pub(crate) fn send_away(&mut self, frame: FrameId) {
-        self.frames.frames[frame].leaving = true;
-        self.leaving.push(frame);
-    }
-
     /// Records what came of a removal.
     pub(crate) fn finish_removal(&mut self, outcome: &StepOutcome) {
-        self.end_step();
+        self.steps_under_way -= 1;
         let succeeded = outcome.succeeded();
         match &outcome.work {
             Work::Unmap(batch) => {
@@ -188,10 +176,7 @@ impl State {
                         self.counters.unmaps += 1;
                         self.forget_mapping(*mapping);
                     } else {
-                        let entry = &mut self.frames.mappings[*mapping];
-                        if let MappingState::Leaving(point) = entry.state {
-                            entry.state = MappingState::Stale(point);
-                        }
+                        self.frames.mappings[*mapping].state = MappingState::Stale;
                     }
                 }
             }
@@ -202,7 +187,7 @@ impl State {
                     self.counters.frames_released_bytes += *len;
                     self.counters.unreserve(*len);
                 } else {
-                    self.leaving.push(*id);
+                    self.frames.leaving.push(*id);
                 }
             }
             Work::Grow(_) => unreachable!("growth has its own finish"),

@@ -366,8 +366,9 @@ impl<D: VirtualMemoryDevice + 'static> Inner<D> {
     fn means(&self) -> Means {
         let kind = if self.kind_refused.load(Ordering::Relaxed) { FrameKind::Device } else { self.options.frame_kind };
         Means {
-            ceiling: u64::MAX,
-            idle: true,
+            target: 0,
+            ceiling: 0,
+            ends: false,
             kind,
             unmap_first: !self.device.properties().capabilities.aliases,
             exact: false,
@@ -592,7 +593,7 @@ impl<D: VirtualMemoryDevice + 'static> Inner<D> {
                     break;
                 }
                 state.poll(&*self.device, READY, CrossStream::WhenReached)?;
-                state.expel(keep);
+                state.expel(keep, self.means());
                 let step = state.step_removing(&*self.device)?;
                 let fences = if step.is_none() && wait { state.fences_of_idle(&*self.device, keep)? } else { Vec::new() };
                 state.validate_in_debug();

@@ -1,7 +1,15 @@
 //! A region: a reserved range of addresses, and which mapping lies under each of its pages.
 
+use crate::arena::ArenaId;
 use crate::extent::ExtentId;
 use crate::frame::MappingId;
+
+/// Which region of which arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionRef {
+    pub(crate) arena: ArenaId,
+    pub(crate) region: u8,
+}
 
 const NO_MAPPING: MappingId = MappingId::MAX;
 

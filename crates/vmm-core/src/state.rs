@@ -6,7 +6,7 @@ use crate::arena::{Arena, ArenaId, LARGE, SMALL, SMALL_MAX};
 use crate::bins::UNIT;
 use crate::budget::Budget;
 use crate::extent::{ExtentId, Extents, Kind, NONE};
-use crate::frame::{FrameId, Frames, MappingId};
+use crate::frame::Frames;
 use crate::owner::Owners;
 use crate::report::Counters;
 use crate::timeline::{Point, READY, StreamSlot, Timelines};
@@ -49,12 +49,6 @@ pub(crate) struct State {
     pub(crate) counters: Counters,
     /// Leases that were released with uses on several streams, until these are over.
     pub(crate) retired: Vec<ExtentId>,
-    /// Mappings that are stale or leaving, oldest first.
-    pub(crate) stale: Vec<MappingId>,
-    /// Frames that go as soon as they have no mapping.
-    pub(crate) leaving: Vec<FrameId>,
-    /// The longest frame ever made, in bytes.
-    pub(crate) longest_frame: u64,
     /// Maintenance rests until then.
     pub(crate) paused_until: Duration,
     /// Operations since the last check of all structures, in debug builds.
@@ -75,9 +69,6 @@ impl State {
             budget,
             counters: Counters::default(),
             retired: Vec::new(),
-            stale: Vec::new(),
-            leaving: Vec::new(),
-            longest_frame: 0,
             paused_until: Duration::ZERO,
             unchecked_operations: 0,
             steps_under_way: 0,

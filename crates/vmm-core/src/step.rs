@@ -26,8 +26,14 @@ const BIND_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) enum Source {
     /// A frame yet to be made.
     New,
-    /// An idle frame that moves here: its mapping so far, and the extent that was cut out for it.
-    Idle { mapping: MappingId, extent: ExtentId, handle: FrameHandle, old: AddrRange },
+    /// A frame with free bytes that move here: those, by the mapping they had their address in.
+    Moved {
+        frame: FrameId,
+        handle: FrameHandle,
+        parts: Vec<(MappingId, ExtentId)>,
+        /// Its place so far, for devices where a frame has one place only.
+        old: AddrRange,
+    },
 }
 
 #[derive(Debug)]
@@ -39,8 +45,13 @@ pub(crate) struct Piece {
 /// Frames to be mapped one behind the other.
 #[derive(Debug)]
 pub(crate) struct Growth {
-    /// The addresses, `Pending`.
+    /// The addresses that will be free memory, `Pending`.
     pub(crate) extent: ExtentId,
+    /// In front of these, the part of the first frame that stays with its holders elsewhere.
+    pub(crate) front: Option<ExtentId>,
+    /// Behind them, that of the last.
+    pub(crate) back: Option<ExtentId>,
+    /// All of it.
     pub(crate) range: AddrRange,
     pub(crate) pieces: Vec<Piece>,
     /// A free extent that ends where the growth begins, `Pending` so that nobody takes it.
@@ -180,7 +191,7 @@ fn grow<D: VirtualMemoryDevice + ?Sized>(device: &D, growth: &Growth) -> Result<
 /// Idle frames by the index of their piece, with their place so far.
 fn idle_places(growth: &Growth) -> impl Iterator<Item = (usize, FrameHandle, AddrRange)> + '_ {
     growth.pieces.iter().enumerate().filter_map(|(index, piece)| match &piece.source {
-        Source::Idle { handle, old, .. } => Some((index, *handle, *old)),
+        Source::Moved { handle, old, .. } => Some((index, *handle, *old)),
         Source::New => None,
     })
 }
@@ -189,7 +200,7 @@ fn mappings(growth: &Growth, made: &[FrameHandle]) -> Vec<Mapping> {
     let mut made = made.iter();
     let handle = |piece: &Piece, made: &mut std::slice::Iter<'_, FrameHandle>| match &piece.source {
         Source::New => *made.next().expect("a frame for each new piece"),
-        Source::Idle { handle, .. } => *handle,
+        Source::Moved { handle, .. } => *handle,
     };
     growth.pieces.iter().map(|piece| Mapping { range: piece.range, frame: handle(piece, &mut made) }).collect()
 }

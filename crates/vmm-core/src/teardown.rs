@@ -40,7 +40,7 @@ fn last_uses(state: &State) -> Vec<Point> {
     let free = state.extents.iter().filter(|(_, extent)| extent.kind == Kind::Free);
     let mut points: Vec<Point> = free
         .map(|(_, extent)| Point { stream: extent.stream, epoch: extent.epoch })
-        .chain(state.stale.iter().filter_map(|id| state.frames.mappings[*id].state.point()))
+        .chain(state.frames.mappings.iter().flat_map(|(_, entry)| entry.uses.iter().copied()))
         .chain(state.retired.iter().flat_map(|id| state.uses.iter(state.extents[*id].uses)))
         .filter(|point| !state.timelines.is_reached(*point))
         .collect();

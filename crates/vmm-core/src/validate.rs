@@ -114,12 +114,13 @@ impl State {
             assert_eq!(entry.len, frame.len, "a frame is mapped whole");
             assert!(frame.mappings.contains(&id), "a frame knows its mappings");
             let dead: u64 = entry.dead.iter().map(|id| self.extents[*id].len).sum();
+            assert_eq!(dead, entry.dead_bytes, "dead bytes");
             *current.entry(entry.frame).or_default() += entry.len - dead;
             if entry.state == MappingState::Current {
                 assert!(dead < entry.len, "a mapping without bytes is stale");
             } else {
                 assert_eq!(dead, entry.len, "a stale mapping has no bytes");
-                assert!(self.stale.contains(&id), "a stale mapping is listed");
+                assert!(self.frames.stale.contains(&id), "a stale mapping is listed");
             }
         }
         for (id, frame) in self.frames.frames.iter() {
@@ -140,7 +141,7 @@ impl State {
         if self.steps_under_way == 0 {
             assert_eq!(counters.reserved_bytes, made, "reserved bytes");
         }
-        let stale: u64 = self.stale.iter().map(|id| self.frames.mappings[*id].len).sum();
+        let stale: u64 = self.frames.stale.iter().map(|id| self.frames.mappings[*id].len).sum();
         assert_eq!(counters.stale_bytes, stale, "stale bytes");
     }
 }
