@@ -9,12 +9,12 @@
 use crate::arena::ArenaId;
 use crate::device::FrameKind;
 use crate::extent::{ExtentId, Kind, NONE};
-use crate::frame::MappingId;
+use crate::frame::{FrameId, MappingId};
 use crate::idle::{FreeEnd, IdleFrame, Part, Reserve};
 use crate::state::{State, Want};
 use crate::step::{Growth, Piece, Source, range};
 use crate::timeline::READY;
-use crate::units::round_up;
+use crate::units::{round_down, round_up};
 
 /// What a growth may use.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +73,15 @@ impl Choice {
     }
 }
 
+/// Whether a frame is among those chosen: its bytes cannot serve twice.
+fn names(chosen: &[Choice], frame: FrameId) -> bool {
+    chosen.iter().any(|choice| match choice {
+        Choice::New(_) => false,
+        Choice::Idle(idle) => idle.frame == frame,
+        Choice::Front(end) | Choice::Back(end) => end.frame == frame,
+    })
+}
+
 impl State {
     /// Decides on frames for a request, or says `None` when the means do not suffice. What is
     /// decided on is out of everybody's reach until the growth is finished.
@@ -96,7 +105,7 @@ impl State {
     fn plan_with_front(&mut self, want: &Want, place: Place, means: Means) -> Option<Growth> {
         let place = Place { prefix: None, ..place };
         let reserve = Reserve { arena: want.arena(), slot: want.slot, except: None };
-        let front = self.longest_free_end(reserve, means, true, 1)?;
+        let front = self.longest_free_end(reserve, means, true, 1, |_| true)?;
         let gap = &self.extents[place.void];
         let first = gap.addr.checked_add(front.frame_len - front.part.len)?;
         let start = first.checked_add(want.alignment - 1)? & !(want.alignment - 1);
@@ -163,7 +172,7 @@ impl State {
                 if missing == 0 {
                     break;
                 }
-                if frame.len <= left {
+                if frame.len <= left && !names(&chosen, frame.frame) {
                     missing = missing.saturating_sub(frame.len);
                     left -= frame.len;
                     chosen.push(Choice::Idle(frame));
@@ -171,7 +180,8 @@ impl State {
             }
         }
         if missing > 0 && means.ends && room < missing {
-            let end = self.longest_free_end(reserve, means, false, missing).filter(|end| end.frame_len <= left)?;
+            let fits = |end: &FreeEnd| end.frame_len <= left && !names(&chosen, end.frame);
+            let end = self.longest_free_end(reserve, means, false, missing, fits)?;
             chosen.push(Choice::Back(end));
             missing = 0;
         }
@@ -204,10 +214,10 @@ impl State {
         Some(())
     }
 
-    /// Bytes that may be made before `ceiling`, or the limit, is reached.
+    /// Bytes of frames that may be made before `ceiling`, or the limit, is passed.
     pub(crate) fn room(&self, ceiling: u64) -> u64 {
         let reserved = self.counters.reserved_bytes;
-        ceiling.saturating_sub(reserved).min(self.budget.room(reserved))
+        round_down(ceiling.saturating_sub(reserved).min(self.budget.room(reserved)), self.budget.granule)
     }
 
     /// Takes everything that a growth touches out of reach and reserves its new bytes.

@@ -136,13 +136,20 @@ impl State {
         Some(parts)
     }
 
-    /// The longest free end of a frame in use: its last bytes, if `last`, or its first.
-    pub(crate) fn longest_free_end(&self, reserve: Reserve, means: Means, last: bool, least: u64) -> Option<FreeEnd> {
+    /// The longest free end that suits: the last bytes of a frame in use, if `last`, or its first.
+    pub(crate) fn longest_free_end(
+        &self,
+        reserve: Reserve,
+        means: Means,
+        last: bool,
+        least: u64,
+        suits: impl Fn(&FreeEnd) -> bool,
+    ) -> Option<FreeEnd> {
         [LARGE, SMALL]
             .into_iter()
             .flat_map(|arena| self.drawable(arena, reserve, means, least.max(1)))
             .filter_map(|id| self.free_end(id, last))
-            .filter(|end| end.part.len >= least)
+            .filter(|end| end.part.len >= least && suits(end))
             .max_by_key(|end| end.part.len)
     }
 

@@ -501,6 +501,7 @@ impl<D: VirtualMemoryDevice + 'static> Inner<D> {
 
     fn out_of_memory(&self, want: &Want, device: Option<DeviceError>) -> AllocError {
         let state = self.lock();
+        if std::env::var_os("VMM_LAB").is_some() { eprintln!("want {} KiB: {}", want.len >> 10, state.lab()); }
         AllocError::OutOfMemory(Box::new(OutOfMemory {
             requested: want.requested,
             limit: state.budget.limit,
