@@ -61,7 +61,8 @@ impl MockDevice {
         self.state.lock().streams.make()
     }
 
-    /// Destroys a stream. What is queued on it still runs; whoever names it later is refused.
+    /// Destroys a stream. What is queued on it still runs, and its fences can still be asked for;
+    /// whoever wants to queue or record on it later is refused.
     pub fn destroy_stream(&self, stream: StreamId) {
         self.state.lock().streams.destroy(stream);
     }

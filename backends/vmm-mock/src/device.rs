@@ -249,9 +249,6 @@ impl VirtualMemoryDevice for MockDevice {
         self.account.call(call.op);
         self.charge(call.op, self.cost.query);
         let mut state = self.state.lock();
-        if state.streams.is_destroyed(stream) {
-            return state.refuse(call, "the stream was destroyed");
-        }
         state.check_not_capturing(call, stream)?;
         Ok(state.streams.reached(stream))
     }

@@ -287,11 +287,12 @@ fn destroyed_streams() {
     let fence = s.device.record(stream).unwrap();
     s.device.destroy_stream(stream);
     s.refused(DeviceOp::Record, "destroyed", |d| d.record(stream));
-    s.refused(DeviceOp::Reached, "destroyed", |d| d.reached(stream));
     s.refused(DeviceOp::StreamWait, "destroyed", |d| d.stream_wait(stream, Fence::REACHED));
     s.refused(DeviceOp::IsCapturing, "destroyed", |d| d.is_capturing(stream));
     s.refused(DeviceOp::Fill, "destroyed", |d| d.fill(s.big.range.addr, 0, 1, stream));
     assert!(s.device.wait(fence, Duration::ZERO).unwrap(), "its fences outlive it");
+    assert_eq!(s.device.reached(stream).unwrap(), fence.value);
+    s.device.stream_wait(S, fence).unwrap();
     s.refused(DeviceOp::Record, "belongs", |d| d.record(BIND_STREAM));
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The part of the budget that one frame of the large arena has: 1/200. Shorter frames waste less
 /// at their edges, longer ones cost fewer device calls.
-const FRAMES_PER_BUDGET: u64 = 200;
+const FRAMES_PER_BUDGET: u64 = 400;
 
 /// The length of frames of the small arena, where the granule allows it.
 const SMALL_FRAME: u64 = 2 << 20;

@@ -72,6 +72,11 @@ impl State {
             return Ok(Next::Taken(id));
         }
         let target = if reach.device_full { 0 } else { self.budget.level(self.counters.live_bytes + want.len) };
+        if reach.cross_stream == CrossStream::WaitOnDevice && !reach.capturing {
+            if let Some(next) = self.take_fitting(device, want)? {
+                return Ok(next);
+            }
+        }
         if let Some(growth) = self.plan_growth(want, Means { target, ceiling: target, ..reach.means }) {
             return Ok(Next::Grow(growth));
         }
@@ -170,8 +175,25 @@ impl State {
         self.whole_mappings(found).is_empty().then(|| self.carve(found, want))
     }
 
-    /// Makes the taker's stream wait on the device for others, and takes what that makes usable: the
-    /// shortest extent that fits, else everything, one stream at a time, until it suffices.
+    /// Takes the shortest extent of another stream that fits, and makes the taker's stream wait for
+    /// its last use on the device.
+    fn take_fitting<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D, want: &Want) -> DeviceResult<Option<Next>> {
+        let arena = &self.arenas[usize::from(want.arena())];
+        let fitting = self
+            .timelines
+            .slots()
+            .filter(|slot| *slot != want.slot)
+            .filter_map(|slot| arena.find(&self.extents, slot, want.len, want.alignment))
+            .filter(|id| self.extents[*id].stream != READY)
+            .min_by_key(|id| self.extents[*id].len);
+        let Some(id) = fitting else { return Ok(None) };
+        self.order_after(device, want.slot, self.last_use(id))?;
+        self.reassign(id, self.timelines.now(want.slot));
+        Ok(self.take(want).map(Next::Taken))
+    }
+
+    /// Makes the taker's stream wait on the device for others, one at a time, and takes over all
+    /// that they have free, until it suffices.
     fn take_from_others<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
@@ -180,18 +202,6 @@ impl State {
         target: u64,
     ) -> DeviceResult<Option<Next>> {
         let others: Vec<StreamSlot> = self.timelines.slots().filter(|slot| *slot != want.slot).collect();
-        let arena = &self.arenas[usize::from(want.arena())];
-        let fitting = others
-            .iter()
-            .filter_map(|slot| arena.find(&self.extents, *slot, want.len, want.alignment))
-            .filter(|id| self.extents[*id].stream != READY)
-            .min_by_key(|id| self.extents[*id].len);
-        if let Some(id) = fitting {
-            let point = Point { stream: self.extents[id].stream, epoch: self.extents[id].epoch };
-            self.order_after(device, want.slot, point)?;
-            self.reassign(id, self.timelines.now(want.slot));
-            return Ok(self.take(want).map(Next::Taken));
-        }
         for other in others {
             let free = self.free_of(other);
             if free.is_empty() {
