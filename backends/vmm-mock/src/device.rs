@@ -113,7 +113,6 @@ impl VirtualMemoryDevice for MockDevice {
         let call = Call::on(DeviceOp::FreeRegion, range);
         self.account.call(call.op);
         let mut state = self.state.lock();
-        state.check_no_capture(call)?;
         let whole = state.whole_granules(range);
         state.check(call, whole)?;
         if state.memory.touches(range) {
@@ -145,7 +144,6 @@ impl VirtualMemoryDevice for MockDevice {
         let len = state.memory.frame_len(frame).unwrap_or(0);
         let call = Call::with_len(DeviceOp::ReleaseFrame, len);
         self.account.call(call.op);
-        state.check_no_capture(call)?;
         let now = state.streams.now();
         let released = state.memory.release(frame, now);
         state.check(call, released)?;
@@ -189,7 +187,6 @@ impl VirtualMemoryDevice for MockDevice {
         self.account.call(call.op);
         self.needs_remapping(call)?;
         let mut state = self.state.lock();
-        state.check_no_capture(call)?;
         state.check_after(call, after, self.queued_binds())?;
         let before = state.before_fences(after);
         let covered = match state.covered(ranges, &before) {

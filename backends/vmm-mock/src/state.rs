@@ -105,13 +105,6 @@ impl State {
         Ok(())
     }
 
-    pub(crate) fn check_no_capture(&mut self, call: Call) -> DeviceResult<()> {
-        if self.streams.any_capturing() {
-            return self.refuse(call, "a stream of the device is capturing");
-        }
-        Ok(())
-    }
-
     pub(crate) fn check_known(&mut self, call: Call, fence: Fence) -> DeviceResult<()> {
         if matches!(self.streams.fence(fence), FenceState::Unknown) {
             return self.refuse(call, "the fence was never recorded");

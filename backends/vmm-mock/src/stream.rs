@@ -78,12 +78,11 @@ pub(crate) struct Streams {
     now: u64,
     lag: u64,
     next_made: u64,
-    captures: usize,
 }
 
 impl Streams {
     pub(crate) fn new(lag: u64) -> Self {
-        Self { by_id: HashMap::new(), now: 0, lag, next_made: FIRST_MADE, captures: 0 }
+        Self { by_id: HashMap::new(), now: 0, lag, next_made: FIRST_MADE }
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -127,10 +126,6 @@ impl Streams {
         self.by_id.get(&id).is_some_and(|stream| stream.capturing)
     }
 
-    pub(crate) fn any_capturing(&self) -> bool {
-        self.captures > 0
-    }
-
     /// Says whether that changed anything.
     pub(crate) fn set_capturing(&mut self, id: StreamId, capturing: bool) -> bool {
         let stream = self.by_id.entry(id).or_default();
@@ -138,11 +133,6 @@ impl Streams {
             return false;
         }
         stream.capturing = capturing;
-        if capturing {
-            self.captures += 1;
-        } else {
-            self.captures -= 1;
-        }
         true
     }
 

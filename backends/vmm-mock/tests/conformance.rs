@@ -43,6 +43,7 @@ fn the_default_mock_is_ruled_out_of_little() {
     let expected = [
         ("a_missing_kind_is_not_supported", Need::MissingKind),
         ("binds_wait_for_their_fences", Need::QueuedBinds),
+        ("a_device_without_remapping_is_not_supported", Need::NoRemapping),
     ];
     assert_eq!(report.ruled_out(), expected, "{report}");
     assert!(MockHarness::default().abilities().strict);

@@ -310,9 +310,6 @@ fn calls_during_a_capture() {
     s.refused(DeviceOp::Wait, "capturing", |d| d.wait(fence, zero));
     s.refused(DeviceOp::StreamWait, "capturing", |d| d.stream_wait(S, other));
     s.refused(DeviceOp::StreamWait, "capturing", |d| d.stream_wait(T, fence));
-    s.refused(DeviceOp::Unmap, "capturing", |d| d.unmap(&[s.big.range], &[]));
-    s.refused(DeviceOp::ReleaseFrame, "capturing", |d| d.release_frame(s.bare.frame));
-    s.refused(DeviceOp::FreeRegion, "capturing", |d| d.free_region(s.region.addr, s.region.len));
     // The rest stays legal.
     let addr = s.big.range.addr;
     s.device.fill(addr, 9, 512, S).unwrap();

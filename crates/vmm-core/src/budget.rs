@@ -1,12 +1,34 @@
 //! How much physical memory to have, and in frames of what length.
+//!
+//! A pool knows its *level* if it has a limit or a target: it makes that much ahead of need, in
+//! frames of one length, and then only moves them. Without either it follows the peak so far: it
+//! grows in long frames, which cost few calls, and has idle ones exchanged for short ones in the
+//! background, because memory in long frames serves a mixed program badly. ARCHITECTURE.md has the
+//! measurements behind each constant.
 
 use crate::arena::{ArenaId, SMALL};
 use crate::units::round_down;
 use std::time::Duration;
 
-/// The part of the budget that one frame of the large arena has: 1/200. Shorter frames waste less
-/// at their edges, longer ones cost fewer device calls.
-const FRAMES_PER_BUDGET: u64 = 400;
+/// Frames of the large arena in a known level. Shorter frames waste less at their edges, longer
+/// ones cost fewer device calls.
+const FRAMES_PER_LEVEL: u64 = 350;
+
+/// Under a limit, where a shortage is a failure, the last part of the level is made in fine frames:
+/// they fill a run's remainder, which a whole frame would exceed.
+const FINE_PER_FRAME: u64 = 4;
+const FINE_PERCENT: u64 = 15;
+
+/// Frames of the large arena in the peak so far, where no level is known.
+const FRAMES_PER_PEAK: u64 = 200;
+
+/// The longest frame that growth makes, as a part of the peak so far.
+const LONGEST_PER_PEAK: u64 = 25;
+
+/// Without a known level, what is made ahead of need and what may be made rather than moved, in
+/// percent of the peak.
+const AHEAD_PERCENT: u64 = 103;
+const LEVEL_PERCENT: u64 = 104;
 
 /// The length of frames of the small arena, where the granule allows it.
 const SMALL_FRAME: u64 = 2 << 20;
@@ -16,10 +38,10 @@ pub(crate) struct Budget {
     pub(crate) limit: Option<u64>,
     pub(crate) target: Option<u64>,
     pub(crate) granule: u64,
-    pub(crate) time_to_live: Duration,
-    /// The highest live bytes so far.
-    pub(crate) peak: u64,
-    /// The highest live bytes since `window_start`, and in the window before.
+    time_to_live: Duration,
+    /// The most bytes that were ever live or wanted at once.
+    peak: u64,
+    /// The same since `window_start`, and in the window before.
     window_peak: u64,
     last_window_peak: u64,
     window_start: Duration,
@@ -39,40 +61,70 @@ impl Budget {
         }
     }
 
+    /// Notes live bytes, or bytes that would be live if a request could be served.
     #[inline]
-    pub(crate) fn note_live(&mut self, live: u64) {
-        if live > self.window_peak {
-            self.window_peak = live;
-            self.peak = self.peak.max(live);
+    pub(crate) fn note(&mut self, bytes: u64) {
+        if bytes > self.window_peak {
+            self.window_peak = bytes;
+            self.peak = self.peak.max(bytes);
         }
     }
 
     /// What the pool makes ahead of need and tries to stay under, if that is known.
-    fn known_level(&self) -> Option<u64> {
+    pub(crate) fn known_level(&self) -> Option<u64> {
         match (self.limit, self.target) {
             (Some(limit), Some(target)) => Some(limit.min(target)),
             (limit, target) => limit.or(target),
         }
     }
 
-    /// Up to here new frames are made rather than idle ones moved, when `live` bytes are wanted.
-    pub(crate) fn level(&self, live: u64) -> u64 {
-        self.known_level().unwrap_or_else(|| {
-            let peak = self.peak.max(live);
-            peak + peak / 100
-        })
+    /// Up to here new frames are made rather than idle ones moved.
+    pub(crate) fn level(&self) -> u64 {
+        self.known_level().unwrap_or(percent(self.peak, LEVEL_PERCENT))
     }
 
-    /// Up to here the worker makes frames ahead of need.
+    /// Up to here frames are made ahead of need.
     pub(crate) fn ahead(&self) -> u64 {
-        self.known_level().unwrap_or(0)
+        self.known_level().unwrap_or(percent(self.recent_peak(), AHEAD_PERCENT))
     }
 
-    /// The length of a new frame.
+    fn recent_peak(&self) -> u64 {
+        self.window_peak.max(self.last_window_peak)
+    }
+
+    /// The uniform length of frames.
     pub(crate) fn frame_len(&self, arena: ArenaId) -> u64 {
-        let basis = self.known_level().unwrap_or(self.peak);
-        let len = round_down(basis / FRAMES_PER_BUDGET, self.granule).max(self.granule);
+        let len = match self.known_level() {
+            Some(level) => level / FRAMES_PER_LEVEL,
+            None => self.peak / FRAMES_PER_PEAK,
+        };
+        let len = self.whole_granules(len);
         if arena == SMALL { len.min(SMALL_FRAME.max(self.granule)) } else { len }
+    }
+
+    /// The length of a frame made ahead of need, with `reserved` bytes there already.
+    pub(crate) fn ahead_len(&self, arena: ArenaId, reserved: u64) -> u64 {
+        let len = self.frame_len(arena);
+        let fine = self.limit.is_some() && reserved > percent(self.ahead(), 100 - FINE_PERCENT);
+        if fine && arena != SMALL { self.whole_granules(len / FINE_PER_FRAME) } else { len }
+    }
+
+    /// The length of a frame made for a request that lacks `missing` bytes.
+    pub(crate) fn growth_len(&self, arena: ArenaId, missing: u64) -> u64 {
+        let len = self.frame_len(arena);
+        if self.known_level().is_some() || arena == SMALL {
+            return len;
+        }
+        missing.min(self.whole_granules(self.peak / LONGEST_PER_PEAK)).max(len)
+    }
+
+    /// From which length on an idle frame is to be exchanged for shorter ones.
+    pub(crate) fn too_long(&self, arena: ArenaId) -> Option<u64> {
+        self.known_level().is_none().then(|| 2 * self.frame_len(arena))
+    }
+
+    fn whole_granules(&self, len: u64) -> u64 {
+        round_down(len, self.granule).max(self.granule)
     }
 
     /// Bytes that may still be made without passing the limit.
@@ -80,13 +132,71 @@ impl Budget {
         self.limit.map_or(u64::MAX - reserved, |limit| limit.saturating_sub(reserved))
     }
 
-    /// Bytes that were not needed during the time to live and lie above the target.
+    /// Whether there could be an excess at all.
+    pub(crate) fn may_exceed(&self, reserved: u64) -> bool {
+        reserved > self.known_level().unwrap_or(0).max(self.recent_peak())
+    }
+
+    /// Bytes above the target that were not needed during the time to live.
     pub(crate) fn excess(&mut self, now: Duration, live: u64, reserved: u64) -> u64 {
         if now.saturating_sub(self.window_start) >= self.time_to_live {
             self.window_start = now;
             self.last_window_peak = std::mem::replace(&mut self.window_peak, live);
         }
-        let needed = self.last_window_peak.max(self.window_peak);
-        reserved.saturating_sub(needed.max(self.ahead()))
+        let kept = self.known_level().unwrap_or(percent(self.recent_peak(), LEVEL_PERCENT));
+        reserved.saturating_sub(kept.max(self.recent_peak()))
+    }
+}
+
+fn percent(bytes: u64, percent: u64) -> u64 {
+    bytes / 100 * percent + bytes % 100 * percent / 100
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::LARGE;
+
+    const MIB: u64 = 1 << 20;
+
+    fn budget(limit: Option<u64>, target: Option<u64>) -> Budget {
+        Budget::new(limit, target, 2 * MIB, Duration::from_secs(10))
+    }
+
+    #[test]
+    fn a_level_is_the_lower_of_limit_and_target() {
+        assert_eq!(budget(Some(10), Some(7)).known_level(), Some(7));
+        assert_eq!(budget(Some(10), None).known_level(), Some(10));
+        assert_eq!(budget(None, Some(7)).known_level(), Some(7));
+        assert_eq!(budget(None, None).known_level(), None);
+    }
+
+    #[test]
+    fn frames_are_whole_granules_whatever_the_level() {
+        for limit in [1, 2 * MIB, 100 * MIB, 7001 * MIB, 1 << 47] {
+            let budget = budget(Some(limit), None);
+            for arena in [SMALL, LARGE] {
+                let len = budget.frame_len(arena);
+                assert!(len >= 2 * MIB && len % (2 * MIB) == 0);
+                assert!(budget.ahead_len(arena, u64::MAX / 2) <= len);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_needed_lately_is_no_excess() {
+        let mut budget = budget(None, None);
+        budget.note(100 * MIB);
+        let (early, late) = (Duration::from_secs(1), Duration::from_secs(11));
+        assert_eq!(budget.excess(early, 10 * MIB, 104 * MIB), 0);
+        assert_eq!(budget.excess(late, 10 * MIB, 104 * MIB), 0, "the window before counts too");
+        let later = Duration::from_secs(22);
+        assert!(budget.excess(later, 10 * MIB, 104 * MIB) > 90 * MIB);
+    }
+
+    #[test]
+    fn percent_does_not_overflow() {
+        assert_eq!(percent(1 << 60, 104), (1 << 60) / 100 * 104 + (1 << 60) % 100 * 104 / 100);
+        assert_eq!(percent(50, 103), 51);
     }
 }

@@ -41,8 +41,10 @@ pub trait VirtualMemoryDevice: Send + Sync {
 
     /// Whether `stream` is capturing a graph.
     /// - Legal on any stream at any time.
-    /// - While true: `record`, `stream_wait` and `wait` on that stream are illegal, and so are
-    ///   `reached` of it and `unmap`, `release_frame` and `free_region` on the whole device.
+    /// - While true: `record`, `reached`, `wait` and `stream_wait` of that stream are illegal.
+    /// - All other calls stay legal and break no capture: the device sees to that (CUDA: by the
+    ///   calling thread's capture mode). A pool that knows of a capture still makes no call that it
+    ///   can do without.
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool>;
 
     /// Reserves `len` bytes of addresses and returns their base.

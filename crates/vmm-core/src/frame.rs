@@ -94,6 +94,13 @@ impl Frames {
         self.leaving.push(frame);
     }
 
+    /// Takes back [`Self::send_away`].
+    pub(crate) fn keep(&mut self, frame: FrameId) {
+        if std::mem::take(&mut self.frames[frame].leaving) {
+            self.leaving.retain(|id| *id != frame);
+        }
+    }
+
     /// Keeps the list of split frames right after a change to one of a frame's mappings.
     pub(crate) fn note_split(&mut self, frame: FrameId) {
         let split = self.frames[frame].mappings.iter().any(|id| self.mappings[*id].is_split());

@@ -23,6 +23,9 @@ pub(crate) struct Means {
     pub(crate) target: u64,
     /// New frames are made for what idle ones cannot serve until this many bytes are reserved.
     pub(crate) ceiling: u64,
+    /// Frames of long leases may go to short ones. They are long themselves, and one short lease keeps
+    /// a frame from all long ones.
+    pub(crate) borrow: bool,
     /// Ends of frames in use may serve.
     pub(crate) ends: bool,
     pub(crate) kind: FrameKind,
@@ -69,6 +72,42 @@ impl Choice {
             Self::New(_) => &[],
             Self::Idle(idle) => &idle.parts,
             Self::Front(end) | Self::Back(end) => std::slice::from_ref(&end.part),
+        }
+    }
+}
+
+/// Addresses that frames are sought for.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    /// Bytes that are still needed.
+    missing: u64,
+    /// Bytes that there is room for.
+    left: u64,
+}
+
+impl Gap {
+    /// Fills the gap with few idle frames and little waste: the longest that do not exceed it, then
+    /// the shortest that covers the rest. Among equals those come first that are listed first.
+    fn fill(&mut self, mut idle: Vec<IdleFrame>, chosen: &mut Vec<Choice>) {
+        idle.sort_by_key(|frame| std::cmp::Reverse(frame.len));
+        let mut others = Vec::new();
+        for frame in idle {
+            if frame.len <= self.missing.min(self.left) {
+                self.missing -= frame.len;
+                self.left -= frame.len;
+                chosen.push(Choice::Idle(frame));
+            } else {
+                others.push(frame);
+            }
+        }
+        if self.missing == 0 {
+            return;
+        }
+        others.retain(|frame| frame.len >= self.missing && frame.len <= self.left);
+        if let Some(frame) = others.into_iter().min_by_key(|frame| frame.len) {
+            self.missing = 0;
+            self.left -= frame.len;
+            chosen.push(Choice::Idle(frame));
         }
     }
 }
@@ -127,9 +166,9 @@ impl State {
             .voids(extents)
             .filter(|void| extents[*void].len >= len)
             .max_by_key(|void| (ready_before(*void), extents[*void].len))?;
-        let prefix = Some(extents[void].prev).filter(|_| ready_before(void) > 0);
-        let place = Place { void, prefix, need: len };
-        let reserve = Reserve { arena, slot: READY, except: prefix };
+        // What is free in front stays in reach: it is joined when the frame is there.
+        let place = Place { void, prefix: None, need: len };
+        let reserve = Reserve { arena, slot: READY, except: None };
         Some(self.take_out(reserve, place, vec![Choice::New(len)], means))
     }
 
@@ -165,50 +204,41 @@ impl State {
         mut chosen: Vec<Choice>,
     ) -> Option<Vec<Choice>> {
         let room = self.room(means.ceiling);
-        let mut left = cap;
-        let mut missing = need;
-        if self.room(means.target) < missing {
-            for frame in self.idle_frames(reserve, means) {
-                if missing == 0 {
-                    break;
-                }
-                if frame.len <= left && !names(&chosen, frame.frame) {
-                    missing = missing.saturating_sub(frame.len);
-                    left -= frame.len;
-                    chosen.push(Choice::Idle(frame));
-                }
-            }
+        let mut gap = Gap { missing: need, left: cap };
+        if self.room(means.target) < need {
+            let mut idle = self.idle_frames(reserve, means);
+            idle.retain(|frame| !names(&chosen, frame.frame));
+            gap.fill(idle, &mut chosen);
         }
-        if missing > 0 && means.ends && room < missing {
-            let fits = |end: &FreeEnd| end.frame_len <= left && !names(&chosen, end.frame);
-            let end = self.longest_free_end(reserve, means, false, missing, fits)?;
+        if gap.missing > 0 && means.ends && room < gap.missing {
+            let fits = |end: &FreeEnd| end.frame_len <= gap.left && !names(&chosen, end.frame);
+            let end = self.longest_free_end(reserve, means, false, gap.missing, fits)?;
             chosen.push(Choice::Back(end));
-            missing = 0;
+            gap.missing = 0;
         }
-        if missing > 0 {
-            self.choose_new(missing, left, room, reserve.arena, means, &mut chosen)?;
+        if gap.missing > 0 {
+            self.choose_new(gap, room, reserve.arena, means, &mut chosen)?;
         }
         Some(chosen)
     }
 
     fn choose_new(
         &self,
-        missing: u64,
-        mut left: u64,
+        mut gap: Gap,
         mut room: u64,
         arena: ArenaId,
         means: Means,
         chosen: &mut Vec<Choice>,
     ) -> Option<()> {
-        let frame_len = self.budget.frame_len(arena);
-        let mut missing = round_up(missing, self.budget.granule)?;
-        while missing > 0 {
+        gap.missing = round_up(gap.missing, self.budget.granule)?;
+        let frame_len = self.budget.growth_len(arena, gap.missing);
+        while gap.missing > 0 {
             // A whole frame where it fits; just what is needed otherwise.
-            let whole = frame_len <= room.min(left) && !means.exact;
-            let len = if whole { frame_len } else { missing.min(frame_len) };
+            let whole = frame_len <= room.min(gap.left) && !means.exact;
+            let len = if whole { frame_len } else { gap.missing.min(frame_len) };
             room = room.checked_sub(len)?;
-            left = left.checked_sub(len)?;
-            missing = missing.saturating_sub(len);
+            gap.left = gap.left.checked_sub(len)?;
+            gap.missing = gap.missing.saturating_sub(len);
             chosen.push(Choice::New(len));
         }
         Some(())
@@ -252,6 +282,11 @@ impl State {
             }
             _ => None,
         };
+        for choice in &chosen {
+            if let Choice::Idle(idle) = choice {
+                self.frames.keep(idle.frame);
+            }
+        }
         let mut addr = base;
         let pieces = chosen.iter().zip(cuts).map(|(choice, parts)| {
             let len = choice.frame_len();
@@ -283,8 +318,11 @@ impl State {
             Choice::Idle(idle) => idle.frame,
             Choice::Front(end) | Choice::Back(end) => end.frame,
         };
-        let old = &self.frames.mappings[parts[0].0];
-        Source::Moved { frame, handle: self.frames.frames[frame].handle, parts, old: range(old.addr, old.len) }
+        let old = parts.first().map(|(mapping, _)| {
+            let entry = &self.frames.mappings[*mapping];
+            range(entry.addr, entry.len)
+        });
+        Source::Moved { frame, handle: self.frames.frames[frame].handle, parts, old }
     }
 
     /// Cuts groups of parts out of their free extents; the cuts are `Pending`, and grouped likewise.

@@ -21,7 +21,7 @@ pub(crate) struct Part {
 pub(crate) struct IdleFrame {
     pub(crate) frame: FrameId,
     pub(crate) len: u64,
-    /// All its bytes: one part, or several if some had moved before.
+    /// All its bytes: one part, several if some had moved before, none if it was leaving.
     pub(crate) parts: Vec<Part>,
 }
 
@@ -46,10 +46,15 @@ impl State {
     /// Idle frames, best to take first: those of the request's own arena, in the shortest free
     /// extents, because long runs are worth keeping whole.
     pub(crate) fn idle_frames(&self, reserve: Reserve, means: Means) -> Vec<IdleFrame> {
-        let order = if reserve.arena == LARGE { [LARGE, SMALL] } else { [SMALL, LARGE] };
-        let mut all = self.split_idle_frames(reserve, means);
+        let order: &[ArenaId] = match (reserve.arena, means.borrow) {
+            (LARGE, _) => &[LARGE, SMALL],
+            (_, true) => &[SMALL, LARGE],
+            (_, false) => &[SMALL],
+        };
+        let mut all = self.leaving_frames(reserve, means);
+        all.extend(self.split_idle_frames(reserve, means));
         for arena in order {
-            let mut extents = self.drawable(arena, reserve, means, self.budget.granule);
+            let mut extents = self.drawable(*arena, reserve, means, self.budget.granule);
             extents.sort_by_key(|id| (self.extents[*id].len, self.extents[*id].addr));
             for extent in extents {
                 all.extend(self.whole_mappings(extent).into_iter().rev().map(|mapping| {
@@ -93,6 +98,22 @@ impl State {
             at = entry.end();
         }
         found
+    }
+
+    /// Frames that were about to go, and that the taker comes after. None of their bytes has an
+    /// address.
+    fn leaving_frames(&self, reserve: Reserve, means: Means) -> Vec<IdleFrame> {
+        let leaving = self.frames.leaving.iter().filter(|_| !means.unmap_first);
+        leaving
+            .filter(|frame| self.uses_of(**frame).all(|use_| use_.stream == reserve.slot || self.timelines.is_reached(use_)))
+            .map(|frame| IdleFrame { frame: *frame, len: self.frames.frames[*frame].len, parts: Vec::new() })
+            .collect()
+    }
+
+    /// Where the uses of a frame's stale mappings end.
+    pub(crate) fn uses_of(&self, frame: FrameId) -> impl Iterator<Item = Point> + '_ {
+        let mappings = self.frames.frames[frame].mappings.iter();
+        mappings.flat_map(|mapping| self.frames.mappings[*mapping].uses.iter().copied())
     }
 
     /// Idle frames whose bytes have several addresses. They come first: moving them mends them.

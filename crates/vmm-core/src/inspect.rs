@@ -95,35 +95,4 @@ impl State {
         };
         longest.max(idle + room / self.budget.granule * self.budget.granule)
     }
-
-    #[doc(hidden)]
-    pub(crate) fn lab(&self) -> String {
-        let mut out = String::new();
-        let mut used: HashMap<u32, (u64, u64, [u64; 2])> = HashMap::new();
-        for (_, e) in self.extents.iter() {
-            if matches!(e.kind, Kind::Void | Kind::Dead) { continue; }
-            let region = &self.arenas[usize::from(e.arena)].regions[usize::from(e.region)];
-            let mut at = e.addr;
-            while at < e.end() {
-                let Some(m) = region.mapping_at(at) else { break };
-                let m = &self.frames.mappings[m];
-                let end = m.end().min(e.end());
-                let u = used.entry(m.frame).or_default();
-                if e.kind == Kind::Free { u.0 += end - at; } else { u.1 += end - at; u.2[usize::from(e.arena)] += end - at; }
-                at = end;
-            }
-        }
-        let (mut idle, mut part_free, mut part_live, mut full) = (0, 0, 0, 0);
-        let mut n = 0;
-        let mut hist: HashMap<u64, (u64, u64, u64)> = HashMap::new();
-        for (id, f) in self.frames.frames.iter() {
-            let u = used.get(&id).copied().unwrap_or_default();
-            if u.1 == 0 { idle += f.len } else if u.0 == 0 { full += f.len } else { part_free += u.0; part_live += u.1; n += 1;
-              let h = hist.entry(if u.2[0] > 0 && u.2[1] > 0 { 2 } else if u.2[0] > 0 { 0 } else { 1 }).or_default(); h.0 += 1; h.1 += u.0; h.2 += u.1; }
-        }
-        let mut by_slot: HashMap<(u16, u8), u64> = HashMap::new();
-        for (_, e) in self.extents.iter() { if e.kind == Kind::Free { *by_slot.entry((e.stream, e.arena)).or_default() += e.len } }
-        let _ = std::fmt::Write::write_fmt(&mut out, format_args!("reserved {} live {} retired {} idle {} partly free {} of {n} frames (live {}) full {} split {} frames {} by kind small/large/both {:?} by slot {:?}", self.counters.reserved_bytes>>10, self.counters.live_bytes>>10, self.counters.retired_bytes>>10, idle>>10, part_free>>10, part_live>>10, full>>10, self.frames.split.len(), self.frames.frames.len(), hist, by_slot));
-        out
-    }
 }

@@ -1,14 +1,18 @@
 //! What an allocation does when no memory is at hand: one rung after the other, the cheapest first.
 //!
 //! 1. Poll: memory whose last use is over becomes usable by all; search again.
-//! 2. Holes: a short lease goes into a hole between long ones that holds no whole frame.
-//! 3. Frames: idle ones of this stream move, or new ones are made up to the target.
-//! 4. Other streams' memory, in the setting that lets this stream wait for them on the device.
-//! 5. Free ends of frames in use; new frames beyond the target, up to the limit.
-//! 6. Steps of other threads that are under way: their memory may serve.
-//! 7. A wait on the host, for one fence at a time, and search again.
-//! 8. Pressure callbacks; all rungs again if one of them says that it let go of something.
-//! 9. The error.
+//! 2. Places that cost nothing: holes between long leases for a short one, if the pool has all the
+//!    memory it is meant to have; stale mappings taken back.
+//! 3. A free extent of another stream that fits, in the setting that lets this stream wait for that
+//!    one on the device.
+//! 4. Frames: idle ones move, new ones are made up to the target.
+//! 5. All free memory of other streams, in the same setting.
+//! 6. Free ends of frames in use; then new frames beyond the target, up to the limit.
+//! 7. For a short lease, a hole or a frame of long ones.
+//! 8. Steps of other threads that are under way, and frames that are on their way out.
+//! 9. A wait on the host for as little as helps, and all rungs again.
+//! 10. Pressure callbacks, and all rungs again.
+//! 11. The error.
 //!
 //! Each rung only decides, under the lock; [`crate::pool`] acts, without it.
 
@@ -16,10 +20,11 @@ use crate::arena::{ArenaId, LARGE, SMALL};
 use crate::bins::UNIT;
 use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::extent::ExtentId;
+use crate::frame::FrameId;
 use crate::growth::Means;
 use crate::options::CrossStream;
 use crate::state::{LeaseId, State, Want};
-use crate::step::Growth;
+use crate::step::{Growth, Step};
 use crate::timeline::{Point, READY, StreamSlot};
 use crate::units::Fence;
 
@@ -34,6 +39,8 @@ pub(crate) enum Next {
     AwaitStep,
     /// Wait on the host until one of these fences is reached.
     Wait(Vec<Fence>),
+    /// Run this step, which removes what is on its way out.
+    Remove(Step),
     /// Reserve more addresses for this arena.
     Reserve(ArenaId),
     /// Nothing is left to do within the pool.
@@ -48,6 +55,8 @@ pub(crate) struct Reach {
     pub(crate) capturing: bool,
     /// The device has refused new frames during this request.
     pub(crate) device_full: bool,
+    /// Steps of others have been waited for long enough.
+    pub(crate) impatient: bool,
     /// No more addresses can be reserved.
     pub(crate) address_full: bool,
     pub(crate) means: Means,
@@ -67,45 +76,78 @@ impl State {
         if !reach.capturing {
             self.poll(device, want.slot, reach.cross_stream)?;
         }
-        self.join_ready(want.arena(), want.slot);
-        if let Some(id) = self.take(want).or_else(|| self.take_hole(want)) {
+        self.join_ready(want.slot);
+        if let Some(id) = self.take(want) {
             return Ok(Next::Taken(id));
         }
-        let target = if reach.device_full { 0 } else { self.budget.level(self.counters.live_bytes + want.len) };
-        if reach.cross_stream == CrossStream::WaitOnDevice && !reach.capturing {
-            if let Some(next) = self.take_fitting(device, want)? {
-                return Ok(next);
+        self.budget.note(self.counters.live_bytes.saturating_add(want.len));
+        let waits_on_device = reach.cross_stream == CrossStream::WaitOnDevice && !reach.capturing;
+        let means = self.first_means(want, reach);
+        if let Some(id) = self.take_without_calls(want, means) {
+            return Ok(Next::Taken(id));
+        }
+        if waits_on_device && let Some(id) = self.take_fitting(device, want)? {
+            return Ok(Next::Taken(id));
+        }
+        if let Some(growth) = self.plan_growth(want, means) {
+            return Ok(Next::Grow(growth));
+        }
+        if waits_on_device && let Some(next) = self.take_from_others(device, want, means)? {
+            return Ok(next);
+        }
+        // Ends of frames are no gain for a short lease, which fits into any hole.
+        let ends = Means { ends: reach.means.ends && want.arena() == LARGE, ..means };
+        let beyond = Means { ceiling: if reach.device_full { 0 } else { u64::MAX }, ..ends };
+        for means in [ends, beyond] {
+            if let Some(growth) = self.plan_growth(want, means) {
+                return Ok(Next::Grow(growth));
             }
         }
-        if let Some(growth) = self.plan_growth(want, Means { target, ceiling: target, ..reach.means }) {
+        if let Some(id) = self.take_hole(want) {
+            return Ok(Next::Taken(id));
+        }
+        if let Some(growth) = self.plan_growth(want, Means { borrow: true, ..beyond }) {
             return Ok(Next::Grow(growth));
         }
-        if reach.cross_stream == CrossStream::WaitOnDevice && !reach.capturing {
-            if let Some(next) = self.take_from_others(device, want, reach.means, target)? {
-                return Ok(next);
-            }
-        }
-        let limit = if reach.device_full { 0 } else { u64::MAX };
-        let ends = !reach.means.unmap_first;
-        if let Some(growth) = self.plan_growth(want, Means { target, ceiling: target, ends, ..reach.means }) {
-            return Ok(Next::Grow(growth));
-        }
-        if let Some(growth) = self.plan_growth(want, Means { target, ceiling: limit, ends, ..reach.means }) {
-            return Ok(Next::Grow(growth));
-        }
-        if self.steps_under_way > 0 {
+        self.climb_with_patience(device, want, reach)
+    }
+
+    /// What the first growth of a request may use: frames up to the target.
+    fn first_means(&self, want: &Want, reach: Reach) -> Means {
+        let target = if reach.device_full { 0 } else { self.budget.level() };
+        let borrow = want.arena() == LARGE || self.budget.known_level().is_some();
+        Means { target, ceiling: target, borrow, ends: false, ..reach.means }
+    }
+
+    /// Places that cost nothing but the search for them.
+    fn take_without_calls(&mut self, want: &Want, means: Means) -> Option<LeaseId> {
+        // A pool that has all the memory it is meant to have fills its holes first.
+        let hole = if self.budget.known_level().is_some() { self.take_hole(want) } else { None };
+        hole.or_else(|| self.recall(want, Means { borrow: want.arena() == LARGE, ..means }))
+    }
+
+    /// The rungs that take time.
+    fn climb_with_patience<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        want: &Want,
+        reach: Reach,
+    ) -> DeviceResult<Next> {
+        if self.steps_under_way > 0 && !reach.impatient {
             return Ok(Next::AwaitStep);
         }
         if !self.has_addresses(want) && !reach.address_full {
             return Ok(Next::Reserve(want.arena()));
         }
-        if !reach.capturing {
-            let fences = self.fences_to_wait_for(device, want.slot, reach.means)?;
-            if !fences.is_empty() {
-                return Ok(Next::Wait(fences));
-            }
+        if reach.capturing {
+            return Ok(Next::Exhausted);
         }
-        Ok(Next::Exhausted)
+        // Frames on their way out make room for new ones when they are gone.
+        if !self.frames.leaving.is_empty() && let Some(step) = self.step_removing(device)? {
+            return Ok(Next::Remove(step));
+        }
+        let fences = self.fences_to_wait_for(device, want.slot, reach.means)?;
+        Ok(if fences.is_empty() { Next::Exhausted } else { Next::Wait(fences) })
     }
 
     /// Learns how far all streams have come, and frees what that allows.
@@ -121,6 +163,14 @@ impl State {
                 let now = self.timelines.now(slot);
                 self.timelines.fence(device, now)?;
             }
+        }
+        for index in 0..self.retired.len() {
+            let uses: Vec<Point> = self.uses.iter(self.extents[self.retired[index]].uses).collect();
+            for point in uses {
+                self.timelines.fence(device, point)?;
+            }
+        }
+        for slot in self.timelines.slots() {
             self.timelines.poll(device, slot)?;
         }
         self.settle_retired();
@@ -177,7 +227,11 @@ impl State {
 
     /// Takes the shortest extent of another stream that fits, and makes the taker's stream wait for
     /// its last use on the device.
-    fn take_fitting<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D, want: &Want) -> DeviceResult<Option<Next>> {
+    fn take_fitting<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        want: &Want,
+    ) -> DeviceResult<Option<LeaseId>> {
         let arena = &self.arenas[usize::from(want.arena())];
         let fitting = self
             .timelines
@@ -189,7 +243,7 @@ impl State {
         let Some(id) = fitting else { return Ok(None) };
         self.order_after(device, want.slot, self.last_use(id))?;
         self.reassign(id, self.timelines.now(want.slot));
-        Ok(self.take(want).map(Next::Taken))
+        Ok(self.take(want))
     }
 
     /// Makes the taker's stream wait on the device for others, one at a time, and takes over all
@@ -199,7 +253,6 @@ impl State {
         device: &D,
         want: &Want,
         means: Means,
-        target: u64,
     ) -> DeviceResult<Option<Next>> {
         let others: Vec<StreamSlot> = self.timelines.slots().filter(|slot| *slot != want.slot).collect();
         for other in others {
@@ -211,7 +264,7 @@ impl State {
             for id in free {
                 self.reassign(id, self.timelines.now(want.slot));
             }
-            if let Some(next) = self.search_again(want, means, target) {
+            if let Some(next) = self.search_again(want, means) {
                 return Ok(Some(next));
             }
         }
@@ -224,19 +277,44 @@ impl State {
                 }
             }
             self.end_retirement(id, self.timelines.now(want.slot));
-            if let Some(next) = self.search_again(want, means, target) {
+            if let Some(next) = self.search_again(want, means) {
                 return Ok(Some(next));
             }
         }
-        Ok(None)
+        if means.unmap_first || self.frames.leaving.is_empty() {
+            return Ok(None);
+        }
+        for frame in self.frames.leaving.clone() {
+            self.order_after_frame(device, want.slot, frame)?;
+        }
+        Ok(self.search_again(want, means))
     }
 
-    fn search_again(&mut self, want: &Want, means: Means, target: u64) -> Option<Next> {
-        self.join_ready(want.arena(), want.slot);
+    /// Orders later work of `taker` behind all uses of a frame's stale mappings, which then count as
+    /// uses of the taker's.
+    fn order_after_frame<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        taker: StreamSlot,
+        frame: FrameId,
+    ) -> DeviceResult<()> {
+        let uses: Vec<Point> = self.uses_of(frame).collect();
+        for point in uses {
+            self.order_after(device, taker, point)?;
+        }
+        let now = self.timelines.now(taker);
+        for mapping in &self.frames.frames[frame].mappings {
+            self.frames.mappings[*mapping].uses = vec![now];
+        }
+        Ok(())
+    }
+
+    fn search_again(&mut self, want: &Want, means: Means) -> Option<Next> {
+        self.join_ready(want.slot);
         if let Some(id) = self.take(want) {
             return Some(Next::Taken(id));
         }
-        self.plan_growth(want, Means { target, ceiling: target, ..means }).map(Next::Grow)
+        self.plan_growth(want, means).map(Next::Grow)
     }
 
     /// Orders later work of `taker` behind `point`, on the device.
@@ -273,6 +351,7 @@ impl State {
         // Own memory needs a wait only where a frame must leave its old place before it moves.
         let mut points = self.free_points(|slot| slot != taker || means.unmap_first);
         points.extend(self.retired.iter().flat_map(|id| self.uses.iter(self.extents[*id].uses)));
+        points.extend(self.frames.leaving.iter().flat_map(|frame| self.uses_of(*frame)));
         self.first_fences(device, points)
     }
 

@@ -5,14 +5,19 @@
 
 use crate::arena::{LARGE, SMALL};
 use crate::device::{DeviceResult, VirtualMemoryDevice};
-use crate::frame::{MappingId, MappingState};
+use crate::frame::MappingState;
 use crate::growth::Means;
-use crate::idle::Reserve;
+use crate::options::CrossStream;
+use crate::idle::{IdleFrame, Reserve};
 use crate::state::State;
 use crate::step::{Step, StepOutcome, Work, range};
 use crate::timeline::{Point, READY};
 use crate::units::Fence;
 use std::time::Duration;
+
+/// Mappings that a frame may have on average before the oldest stale ones are removed. One: they
+/// go as soon as their uses are over.
+const MAPPINGS_PER_FRAME: usize = 1;
 
 /// Mappings that one step removes: few, because an allocation may have to wait for the call.
 const UNMAPS_PER_STEP: usize = 4;
@@ -27,6 +32,7 @@ impl State {
         device: &D,
         now: Duration,
         means: Means,
+        cross_stream: CrossStream,
         capturing: bool,
     ) -> DeviceResult<Option<Step>> {
         if let Some(step) = self.step_ahead(means) {
@@ -37,6 +43,12 @@ impl State {
         }
         if let Some(step) = self.step_removing(device)? {
             return Ok(Some(step));
+        }
+        if self.exchange_long_frame(means) {
+            return self.step_removing(device);
+        }
+        if self.budget.may_exceed(self.counters.reserved_bytes) {
+            self.poll(device, READY, cross_stream)?;
         }
         let excess = self.budget.excess(now, self.counters.live_bytes, self.counters.reserved_bytes);
         if excess >= self.budget.granule && self.expel(self.counters.reserved_bytes - excess, means) > 0 {
@@ -55,7 +67,7 @@ impl State {
         let (arena, len) = if self.free_in(SMALL) < SMALL_AHEAD_FRAMES * small {
             (SMALL, small)
         } else {
-            (LARGE, self.budget.frame_len(LARGE))
+            (LARGE, self.budget.ahead_len(LARGE, self.counters.reserved_bytes))
         };
         (len <= room).then(|| self.plan_ahead(arena, len, means)).flatten().map(|growth| Step(Work::Grow(growth)))
     }
@@ -76,12 +88,14 @@ impl State {
             return Ok(Some(step));
         }
         self.poll_stale(device)?;
+        let over = self.frames.mappings.len().saturating_sub(self.frames.frames.len() * MAPPINGS_PER_FRAME);
         let mut batch = Vec::new();
         for index in 0..self.frames.stale.len() {
             let mapping = self.frames.stale[index];
             let entry = &mut self.frames.mappings[mapping];
-            let over = entry.uses.iter().all(|point| self.timelines.is_reached(*point));
-            if entry.state == MappingState::Stale && over {
+            let passed = entry.uses.iter().all(|point| self.timelines.is_reached(*point));
+            let unwanted = index < over || self.frames.frames[entry.frame].leaving;
+            if entry.state == MappingState::Stale && unwanted && passed {
                 entry.state = MappingState::Leaving;
                 batch.push((mapping, range(entry.addr, entry.len)));
                 if batch.len() == UNMAPS_PER_STEP {
@@ -130,14 +144,33 @@ impl State {
         let leaving: u64 = self.frames.leaving.iter().map(|id| self.frames.frames[*id].len).sum();
         let mut staying = self.counters.reserved_bytes - leaving;
         let before = staying;
+        self.send_away_idle(means, |frame| {
+            let goes = staying >= keep.saturating_add(frame.len);
+            staying -= if goes { frame.len } else { 0 };
+            goes
+        });
+        before - staying
+    }
+
+    /// Lets one idle frame go that is much longer than frames are now: shorter ones are made ahead in
+    /// its place. Says whether there was one.
+    fn exchange_long_frame(&mut self, means: Means) -> bool {
+        let shortest_too_long = self.budget.too_long(LARGE);
+        let mut found = false;
+        self.send_away_idle(means, |frame| {
+            let goes = !found && shortest_too_long.is_some_and(|least| frame.len >= least);
+            found |= goes;
+            goes
+        });
+        found
+    }
+
+    /// Lets idle frames go that `goes` picks.
+    fn send_away_idle(&mut self, means: Means, mut goes: impl FnMut(&IdleFrame) -> bool) {
         for slot in self.timelines.slots().chain([READY]).collect::<Vec<_>>() {
             let reserve = Reserve { arena: LARGE, slot, except: None };
             let mut going = self.idle_frames(reserve, means);
-            going.retain(|frame| {
-                let goes = staying >= keep.saturating_add(frame.len);
-                staying -= if goes { frame.len } else { 0 };
-                goes
-            });
+            going.retain(|frame| !frame.parts.is_empty() && goes(frame));
             let cuts = self.cut_all(going.iter().map(|frame| frame.parts.as_slice()));
             for (frame, parts) in going.iter().zip(cuts) {
                 for (mapping, extent) in parts {
@@ -147,7 +180,6 @@ impl State {
                 self.frames.send_away(frame.frame);
             }
         }
-        before - staying
     }
 
     /// For each stream, the first fence that keeps a frame from going; none when only `keep` bytes stay.

@@ -37,6 +37,8 @@ pub struct Counters {
     pub frames_made: u64,
     /// Idle frames that moved to another address.
     pub frames_moved: u64,
+    /// Frames that went back to an address that they were still mapped at.
+    pub frames_recalled: u64,
     /// Frames released.
     pub frames_released: u64,
     /// Bytes of frames released.

@@ -39,6 +39,10 @@ impl State {
                             self.forget_mapping(*mapping);
                         }
                     }
+                    if parts.is_empty() {
+                        let own = self.uses_of(*frame).filter(|use_| use_.stream == growth.slot);
+                        epoch = own.map(|use_| use_.epoch).fold(epoch, u64::max);
+                    }
                     *frame
                 }
             };
@@ -82,7 +86,7 @@ impl State {
                             self.set_free(*extent, point);
                         }
                     }
-                    if failure.lost.contains(&index) {
+                    if failure.lost.contains(&index) || parts.is_empty() {
                         self.frames.send_away(*frame);
                     }
                 }

@@ -109,7 +109,7 @@ impl State {
         extent.generation = extent.generation.wrapping_add(1);
         let id = LeaseId { extent: id, generation: extent.generation };
         self.counters.allocated(want.len, want.requested);
-        self.budget.note_live(self.counters.live_bytes);
+        self.budget.note(self.counters.live_bytes);
         id
     }
 
@@ -232,8 +232,9 @@ impl State {
 
     /// Joins ready memory to neighbours that `slot` may take. Done on a miss only: the hot path keeps
     /// ready memory apart, or one stream would take it from all others bit by bit.
-    pub(crate) fn join_ready(&mut self, arena: ArenaId, slot: StreamSlot) {
-        let ready: Vec<ExtentId> = self.arenas[usize::from(arena)].free(&self.extents, READY, UNIT).collect();
+    pub(crate) fn join_ready(&mut self, slot: StreamSlot) {
+        let ready: Vec<ExtentId> =
+            self.arenas.iter().flat_map(|arena| arena.free(&self.extents, READY, UNIT)).collect();
         for id in ready {
             let extent = &self.extents[id];
             let own = |other: ExtentId| {

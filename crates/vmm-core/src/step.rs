@@ -32,7 +32,7 @@ pub(crate) enum Source {
         handle: FrameHandle,
         parts: Vec<(MappingId, ExtentId)>,
         /// Its place so far, for devices where a frame has one place only.
-        old: AddrRange,
+        old: Option<AddrRange>,
     },
 }
 
@@ -156,7 +156,7 @@ fn grow<D: VirtualMemoryDevice + ?Sized>(device: &D, growth: &Growth) -> Result<
         }
     }
     let old: Vec<AddrRange> = if growth.unmap_first { idle_places(growth).map(|(.., range)| range).collect() } else { Vec::new() };
-    if let Err(error) = device.unmap(&old, &[]).and_then(|fence| settle(device, fence)) {
+    if !old.is_empty() && let Err(error) = device.unmap(&old, &[]).and_then(|fence| settle(device, fence)) {
         return Err(undo(device, growth, &made, error, false, false));
     }
     let fence = match device.map(&mappings(growth, &made), &[]) {
@@ -191,7 +191,7 @@ fn grow<D: VirtualMemoryDevice + ?Sized>(device: &D, growth: &Growth) -> Result<
 /// Idle frames by the index of their piece, with their place so far.
 fn idle_places(growth: &Growth) -> impl Iterator<Item = (usize, FrameHandle, AddrRange)> + '_ {
     growth.pieces.iter().enumerate().filter_map(|(index, piece)| match &piece.source {
-        Source::Moved { handle, old, .. } => Some((index, *handle, *old)),
+        Source::Moved { handle, old, .. } => old.map(|old| (index, *handle, old)),
         Source::New => None,
     })
 }

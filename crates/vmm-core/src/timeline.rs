@@ -27,6 +27,9 @@ impl Point {
     pub(crate) const REACHED: Self = Self { stream: READY, epoch: 0 };
 }
 
+/// Forgotten streams between two searches for slots that can be used again.
+const MANY_FORGOTTEN: usize = 64;
+
 #[derive(Debug)]
 struct Timeline {
     id: StreamId,
@@ -38,6 +41,14 @@ struct Timeline {
     pending: VecDeque<(u64, u64)>,
     /// The stream is destroyed: nothing can be recorded on it.
     forgotten: bool,
+    /// Nothing names the slot; the next new stream gets it.
+    vacant: bool,
+}
+
+impl Timeline {
+    fn new(id: StreamId) -> Self {
+        Self { id, epoch: 1, reached: 0, pending: VecDeque::new(), forgotten: false, vacant: false }
+    }
 }
 
 /// All streams the pool has seen.
@@ -47,12 +58,15 @@ pub(crate) struct Timelines {
     slots: HashMap<StreamId, StreamSlot>,
     /// The last answer of `slot`: most programs use one stream at a time.
     last: (StreamId, StreamSlot),
+    /// Streams forgotten since slots were last looked for.
+    forgotten: usize,
+    vacant: Vec<StreamSlot>,
 }
 
 impl Timelines {
     pub(crate) fn new() -> Self {
-        let ready = Timeline { id: StreamId(u64::MAX), epoch: 1, reached: u64::MAX, pending: VecDeque::new(), forgotten: false };
-        Self { streams: vec![ready], slots: HashMap::new(), last: (StreamId(u64::MAX), READY) }
+        let ready = Timeline { reached: u64::MAX, ..Timeline::new(StreamId(u64::MAX)) };
+        Self { streams: vec![ready], slots: HashMap::new(), last: (StreamId(u64::MAX), READY), forgotten: 0, vacant: Vec::new() }
     }
 
     /// The slot of a stream, made on first sight.
@@ -66,11 +80,27 @@ impl Timelines {
 
     #[cold]
     fn slot_slow(&mut self, id: StreamId) -> StreamSlot {
-        let slot = *self.slots.entry(id).or_insert_with(|| {
-            self.streams.push(Timeline { id, epoch: 1, reached: 0, pending: VecDeque::new(), forgotten: false });
-            StreamSlot::try_from(self.streams.len() - 1).expect("at most 65535 streams")
-        });
+        let slot = match self.slots.get(&id) {
+            Some(slot) => *slot,
+            None => self.add(id),
+        };
         self.last = (id, slot);
+        slot
+    }
+
+    fn add(&mut self, id: StreamId) -> StreamSlot {
+        let timeline = Timeline::new(id);
+        let slot = match self.vacant.pop() {
+            Some(slot) => {
+                self.streams[usize::from(slot)] = timeline;
+                slot
+            }
+            None => {
+                self.streams.push(timeline);
+                StreamSlot::try_from(self.streams.len() - 1).expect("at most 65535 streams at once")
+            }
+        };
+        self.slots.insert(id, slot);
         slot
     }
 
@@ -109,6 +139,7 @@ impl Timelines {
         if let Some((_, value)) = timeline.pending.get(known) {
             return Ok(Some(Fence { stream: timeline.id, value: *value }));
         }
+        assert!(!timeline.forgotten, "all points of a forgotten stream have a fence");
         let fence = device.record(timeline.id)?;
         timeline.pending.push_back((timeline.epoch, fence.value));
         timeline.epoch += 1;
@@ -137,13 +168,40 @@ impl Timelines {
         self.streams[usize::from(slot)].forgotten
     }
 
-    /// Forgets the handle of a stream that is about to be destroyed. Its points stay known; the
-    /// caller has recorded a fence behind them.
-    pub(crate) fn forget(&mut self, slot: StreamSlot) {
+    /// Forgets the handle of a stream that is about to be destroyed, after a fence behind all its
+    /// work. Its points stay known: what is released on it later ended before that fence.
+    pub(crate) fn forget<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D, slot: StreamSlot) -> DeviceResult<()> {
+        let now = self.now(slot);
+        self.fence(device, now)?;
         let timeline = &mut self.streams[usize::from(slot)];
+        timeline.epoch = now.epoch;
         timeline.forgotten = true;
         self.slots.remove(&timeline.id);
         self.last = (StreamId(u64::MAX), READY);
+        self.forgotten += 1;
+        Ok(())
+    }
+
+    /// Streams that are forgotten and whose work is known to be over.
+    pub(crate) fn finished(&self) -> impl Iterator<Item = StreamSlot> + '_ {
+        self.slots().filter(|slot| {
+            let timeline = &self.streams[usize::from(*slot)];
+            timeline.forgotten && !timeline.vacant && timeline.reached >= timeline.epoch
+        })
+    }
+
+    /// Whether so many streams were forgotten that their slots are worth looking for.
+    pub(crate) fn has_many_forgotten(&self) -> bool {
+        self.forgotten >= MANY_FORGOTTEN
+    }
+
+    /// Gives the slots of finished streams that nothing names to the next new streams.
+    pub(crate) fn vacate(&mut self, slots: &[StreamSlot]) {
+        self.forgotten = 0;
+        for slot in slots {
+            self.streams[usize::from(*slot)].vacant = true;
+            self.vacant.push(*slot);
+        }
     }
 }
 

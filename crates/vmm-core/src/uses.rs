@@ -75,6 +75,11 @@ impl Uses {
         })
     }
 
+    /// Every use in any chain, and some of chains that have ended.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Point> + '_ {
+        self.table.iter().map(|entry| entry.point)
+    }
+
     /// Empties a chain.
     pub(crate) fn clear(&mut self, head: &mut u32) {
         while *head != NONE {

@@ -126,7 +126,9 @@ impl State {
         for (id, frame) in self.frames.frames.iter() {
             let bytes = current.get(&id).copied().unwrap_or(0);
             let expect = if frame.leaving { 0 } else { frame.len };
-            assert_eq!(bytes, expect, "every byte of a frame has one address");
+            // A frame that was leaving has no address before the step that brings it back is over.
+            let comes_back = bytes == 0 && self.steps_under_way > 0;
+            assert!(bytes == expect || comes_back, "every byte of a frame has one address");
         }
     }
 

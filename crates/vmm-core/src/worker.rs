@@ -1,9 +1,9 @@
 //! The thread that does maintenance, so that allocations need not.
 
 use crate::device::VirtualMemoryDevice;
-use crate::pool::Inner;
+use crate::shared::Shared;
 use parking_lot::{Condvar, Mutex};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// # Panics
     /// If the system cannot start a thread.
-    pub(crate) fn start<D: VirtualMemoryDevice + 'static>(pool: Weak<Inner<D>>) -> Self {
+    pub(crate) fn start<D: VirtualMemoryDevice + 'static>(pool: Arc<Shared<D>>) -> Self {
         let signal = Arc::new(Signal::default());
         let seen = signal.clone();
         let thread = std::thread::Builder::new()
@@ -49,14 +49,12 @@ impl Worker {
     pub(crate) fn stop(self) {
         self.signal.state.lock().stopped = true;
         self.signal.changed.notify_one();
-        // The worker itself may hold the last reference to the pool and so run this.
-        if self.thread.thread().id() != std::thread::current().id() {
-            drop(self.thread.join());
-        }
+        // A worker that panicked has nothing to say here: its panic was reported when it happened.
+        drop(self.thread.join());
     }
 }
 
-fn work<D: VirtualMemoryDevice + 'static>(pool: &Weak<Inner<D>>, signal: &Signal) {
+fn work<D: VirtualMemoryDevice + 'static>(pool: &Shared<D>, signal: &Signal) {
     loop {
         {
             let mut state = signal.state.lock();
@@ -68,12 +66,6 @@ fn work<D: VirtualMemoryDevice + 'static>(pool: &Weak<Inner<D>>, signal: &Signal
             }
             state.woken = false;
         }
-        loop {
-            // Held for one step only, so that a pool whose users are gone is not kept alive.
-            let Some(pool) = pool.upgrade() else { break };
-            if !pool.maintain() {
-                break;
-            }
-        }
+        while !signal.state.lock().stopped && pool.maintain() {}
     }
 }

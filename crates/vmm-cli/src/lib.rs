@@ -1,0 +1,43 @@
+//! The `vmm` command as a library; the binary only calls [`main`].
+//!
+//! `vmm replay` reads traces (`vmm-trace`), replays them (`vmm-replay`) on a device that is chosen
+//! here, and prints a table or JSON. [`options`] is the command line.
+#![forbid(unsafe_code)]
+
+mod exit;
+mod figures;
+mod inputs;
+mod mock;
+pub mod options;
+mod progress;
+mod replay;
+mod report;
+mod table;
+mod terminal;
+
+pub use exit::Exit;
+pub use mock::{MockTimeline, replay_on_mock};
+pub use terminal::Terminal;
+
+use clap::{CommandFactory, Parser};
+use options::{Command, Options};
+use std::process::ExitCode;
+
+/// Runs the command with the arguments of the process.
+#[must_use]
+pub fn main() -> ExitCode {
+    run(&Options::parse(), &Terminal::detect()).into()
+}
+
+/// Runs a command.
+#[must_use]
+pub fn run(options: &Options, terminal: &Terminal) -> Exit {
+    match &options.command {
+        Command::Replay(options) => replay::run(options, *terminal),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Options::command(), "vmm", &mut script);
+            terminal.print(&String::from_utf8_lossy(&script))
+        }
+    }
+}

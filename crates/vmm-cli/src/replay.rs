@@ -1,0 +1,176 @@
+//! `vmm replay`.
+
+use crate::exit::Exit;
+use crate::inputs::trace_files;
+use crate::mock::replay_on_mock;
+use crate::options::{DeviceOption, ReplayOptions};
+use crate::progress::Progress;
+use crate::report;
+use crate::terminal::Terminal;
+use std::path::Path;
+use vmm_replay::{Amount, ReplayError, ReplayResult, ReplaySettings, smallest_multiple};
+use vmm_trace::{DeviceTrace, Trace, read_file};
+
+/// Replays all inputs, prints a table or JSON, and says how it went.
+pub(crate) fn run(options: &ReplayOptions, terminal: Terminal) -> Exit {
+    let command = Command {
+        options,
+        settings: settings(options),
+        shows_progress: terminal.shows_progress && !options.no_progress,
+    };
+    let mut exit = Exit::Success;
+    let mut results = Vec::new();
+    for input in &options.inputs {
+        match trace_files(input) {
+            Ok(files) => {
+                for file in &files {
+                    exit = exit.worse(command.file(file, &mut results));
+                }
+            }
+            Err(line) => exit = exit.worse(command.bad_input(&line)),
+        }
+    }
+    if results.iter().any(|result| result.failures > 0) {
+        exit = exit.worse(Exit::Failures);
+    }
+    if options.json {
+        exit.worse(terminal.print(&report::json(&results)))
+    } else if results.is_empty() {
+        exit
+    } else {
+        exit.worse(terminal.print(&report::table(&results, terminal.coloured)))
+    }
+}
+
+fn settings(options: &ReplayOptions) -> ReplaySettings {
+    ReplaySettings {
+        limit: options.limit,
+        target: options.target,
+        lag: options.lag,
+        cross_stream: options.cross_stream.into(),
+        upkeep: options.maintenance.into(),
+        ..ReplaySettings::default()
+    }
+}
+
+struct Command<'a> {
+    options: &'a ReplayOptions,
+    settings: ReplaySettings,
+    shows_progress: bool,
+}
+
+impl Command<'_> {
+    /// Prints one line about an input that is of no use.
+    fn bad_input(&self, line: &str) -> Exit {
+        eprintln!("error: {line}");
+        Exit::BadInput
+    }
+
+    /// Replays every device of a file and adds the results.
+    fn file(&self, path: &Path, results: &mut Vec<ReplayResult>) -> Exit {
+        let trace = match self.read(path) {
+            Ok(trace) => trace,
+            Err(error) => return self.bad_input(&error.to_string()),
+        };
+        let devices: Vec<&DeviceTrace> = trace
+            .devices
+            .iter()
+            .filter(|device| !device.events.is_empty())
+            .collect();
+        let mut exit = Exit::Success;
+        for device in &devices {
+            let name = match devices.len() {
+                1 => trace.name.clone(),
+                _ => format!("{}#{}", trace.name, device.device),
+            };
+            match self.device(&name, device) {
+                Ok(Some(mut result)) => {
+                    result.trace = name;
+                    result.device = match self.options.device {
+                        DeviceOption::Mock => "mock".to_owned(),
+                    };
+                    results.push(result);
+                }
+                Ok(None) => {
+                    let shown = path.display();
+                    eprintln!("error: {shown}: no limit up to 1000 times what {name} needs works");
+                    exit = exit.worse(Exit::Failures);
+                }
+                Err(error) => {
+                    let line = format!("{}: {}", path.display(), advice(&error));
+                    exit = exit.worse(self.bad_input(&line));
+                }
+            }
+        }
+        exit
+    }
+
+    fn read(&self, path: &Path) -> Result<Trace, vmm_trace::TraceError> {
+        let name = path
+            .file_name()
+            .unwrap_or(path.as_os_str())
+            .to_string_lossy();
+        let progress = Progress::begin(format!("reading {name}"), self.shows_progress);
+        read_file(path, &mut |state| progress.at(state.bytes, state.total))
+    }
+
+    /// Replays one device; `None` if a smallest limit was searched for and there is none.
+    fn device(&self, name: &str, trace: &DeviceTrace) -> Result<Option<ReplayResult>, ReplayError> {
+        if !self.options.budget {
+            return self.replay(name, trace, &self.settings).map(Some);
+        }
+        let found = smallest_multiple(|multiple| {
+            let settings = ReplaySettings {
+                limit: Some(Amount::OfPeak(multiple)),
+                stop_at_failure: true,
+                ..self.settings.clone()
+            };
+            match self.replay(&format!("{name} at {multiple:.3}x"), trace, &settings) {
+                Ok(result) => Ok(result.failures == 0),
+                Err(ReplayError::LimitBelowAllocation { .. }) => Ok(false),
+                Err(error) => Err(error),
+            }
+        })?;
+        let Some(multiple) = found else {
+            return Ok(None);
+        };
+        let limit = Amount::OfPeak(multiple);
+        let settings = ReplaySettings {
+            limit: Some(limit),
+            ..self.settings.clone()
+        };
+        let mut result = self.replay(name, trace, &settings)?;
+        result.budget_bytes = Some(limit.resolve(result.peak_requested_bytes));
+        Ok(Some(result))
+    }
+
+    fn replay(
+        &self,
+        what: &str,
+        trace: &DeviceTrace,
+        settings: &ReplaySettings,
+    ) -> Result<ReplayResult, ReplayError> {
+        let progress = Progress::begin(format!("replaying {what}"), self.shows_progress);
+        let mut report = |done: usize, total: usize| progress.at(done as u64, total as u64);
+        match self.options.device {
+            DeviceOption::Mock => replay_on_mock(trace, settings, &mut report),
+        }
+    }
+}
+
+/// The error and what to do about it, in one line.
+fn advice(error: &ReplayError) -> String {
+    match error {
+        ReplayError::NothingRecorded => {
+            format!("{error}; record it anew, with the history switched on before the work starts")
+        }
+        ReplayError::TooManyStreams(_) => format!("{error}; the file is damaged, record it again"),
+        ReplayError::LimitBelowAllocation { largest, .. } => {
+            format!(
+                "{error}; give a limit of at least {}MiB, or 1x",
+                largest.div_ceil(1 << 20)
+            )
+        }
+        ReplayError::Pool(_) | ReplayError::Device(_) => error.to_string(),
+    }
+}

@@ -1,0 +1,201 @@
+//! Results as a table for people and as JSON for programs.
+
+use crate::figures::{geometric_mean, mib, milliseconds, percent, ratio};
+use crate::table::{Cell, Table};
+use vmm_replay::ReplayResult;
+
+/// What a mean takes for a share that is smaller: a millionth.
+const SMALLEST_SHARE: f64 = 1e-6;
+
+/// The names of the columns and their units, one above the other.
+const COLUMNS: [(&str, &str); 12] = [
+    ("trace", ""),
+    ("needed", "MiB"),
+    ("recorded", "MiB"),
+    ("reserved", "MiB"),
+    ("ratio", ""),
+    ("calls", ""),
+    ("driver", "ms"),
+    ("driver", "%"),
+    ("worker", "%"),
+    ("worst", "ms"),
+    ("waits", ""),
+    ("host", "ns"),
+];
+
+/// The last column: a search for the smallest limit leaves no failures to count.
+const FAILED: (&str, &str) = ("failed", "");
+const BUDGET: (&str, &str) = ("budget", "");
+
+/// The results as an aligned table: a row each, and their geometric mean where there are several.
+pub(crate) fn table(results: &[ReplayResult], coloured: bool) -> String {
+    let with_budget = results.iter().any(|r| r.budget_bytes.is_some());
+    let last = if with_budget { BUDGET } else { FAILED };
+    let columns = || COLUMNS.into_iter().chain([last]);
+    let mut table = Table::default();
+    table.push(columns().map(|(name, _)| Cell::heading(name)).collect());
+    table.push(columns().map(|(_, unit)| Cell::faint(unit)).collect());
+    for result in results {
+        table.push(row(result, with_budget));
+    }
+    if results.len() > 1 {
+        table.push(mean_row(results, with_budget));
+    }
+    table.render(coloured)
+}
+
+fn row(result: &ReplayResult, with_budget: bool) -> Vec<Cell> {
+    let or_dash = |text: Option<String>| text.map_or_else(|| Cell::faint("-"), Cell::from);
+    let last = if with_budget {
+        or_dash(budget_ratio(result).map(|r| format!("{}x", ratio(r))))
+    } else if result.failures == 0 {
+        Cell::from("0")
+    } else {
+        Cell::alarming(result.failures.to_string())
+    };
+    vec![
+        result.trace.as_str().into(),
+        mib(result.peak_requested_bytes).into(),
+        or_dash(result.recorded_peak_reserved_bytes.map(mib)),
+        mib(result.peak_reserved_bytes).into(),
+        or_dash(result.reserved_ratio().map(ratio)),
+        result.driver_calls.to_string().into(),
+        milliseconds(result.driver_time_us).into(),
+        or_dash(result.driver_share().map(percent)),
+        or_dash(result.worker_share().map(percent)),
+        milliseconds(result.worst_allocation_us).into(),
+        result.waits.to_string().into(),
+        format!("{:.0}", result.host_ns_per_op).into(),
+        last,
+    ]
+}
+
+/// Means stand only where a mean says something: ratios, shares and time per operation.
+fn mean_row(results: &[ReplayResult], with_budget: bool) -> Vec<Cell> {
+    let mean = |of: fn(&ReplayResult) -> Option<f64>, floor: f64| {
+        geometric_mean(results.iter().filter_map(of), floor)
+    };
+    let text = |value: Option<f64>, form: fn(f64) -> String| {
+        Cell::heading(value.map_or_else(|| "-".to_owned(), form))
+    };
+    let empty = Cell::default;
+    vec![
+        Cell::heading("geometric mean"),
+        empty(),
+        text(mean(ReplayResult::recorded_ratio, 0.0), |r| {
+            format!("{}x", ratio(r))
+        }),
+        empty(),
+        text(mean(ReplayResult::reserved_ratio, 0.0), ratio),
+        empty(),
+        empty(),
+        text(mean(ReplayResult::driver_share, SMALLEST_SHARE), percent),
+        text(mean(ReplayResult::worker_share, SMALLEST_SHARE), percent),
+        empty(),
+        empty(),
+        text(mean(|r| Some(r.host_ns_per_op), 1.0), |ns| {
+            format!("{ns:.0}")
+        }),
+        if with_budget {
+            text(mean(budget_ratio, 0.0), |r| format!("{}x", ratio(r)))
+        } else {
+            empty()
+        },
+    ]
+}
+
+/// The smallest working limit over what the program needs.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "shown with three digits behind the point"
+)]
+fn budget_ratio(result: &ReplayResult) -> Option<f64> {
+    let needed = result.peak_requested_bytes;
+    result
+        .budget_bytes
+        .filter(|_| needed > 0)
+        .map(|bytes| bytes as f64 / needed as f64)
+}
+
+/// The results as one JSON array.
+///
+/// # Panics
+/// Never: the results hold nothing that JSON cannot say.
+pub(crate) fn json(results: &[ReplayResult]) -> String {
+    let mut text = serde_json::to_string_pretty(results).expect("numbers and strings");
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(trace: &str, needed: u64, scale: f64) -> ReplayResult {
+        ReplayResult {
+            trace: trace.to_owned(),
+            policy: "vmm".to_owned(),
+            device: "mock".to_owned(),
+            events: 4_798,
+            peak_requested_bytes: needed,
+            peak_live_bytes: needed + 512,
+            peak_reserved_bytes: needed + (2 << 20),
+            recorded_peak_reserved_bytes: Some(needed * 2),
+            driver_calls: 311,
+            driver_time_us: 1_234.567 * scale,
+            worker_driver_time_us: 20_000.0 * scale,
+            duration_us: 2_834_922,
+            worst_allocation_us: 456.7 * scale,
+            waits: 0,
+            host_ns_per_op: 98.76,
+            failures: 0,
+            budget_bytes: None,
+            worker_driver_calls: 12,
+            curve: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn one_result_needs_no_mean() {
+        insta::assert_snapshot!(table(&[result("frag_grow", 7_480 << 20, 1.0)], false));
+    }
+
+    #[test]
+    fn several_results() {
+        let mut failed = result("resnet_multires_train", 8_113 << 20, 100.0);
+        failed.failures = 17;
+        failed.waits = 3;
+        let mut silent = result("rmm_log#1", 6 << 20, 0.0);
+        silent.recorded_peak_reserved_bytes = None;
+        silent.duration_us = 0;
+        let results = [
+            result("prefetch_side_stream", 1_919 << 20, 1.0),
+            failed,
+            silent,
+        ];
+        let text = table(&results, false);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 120),
+            "{text}"
+        );
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn budgets_add_a_column() {
+        let mut first = result("frag_grow", 1_000 << 20, 1.0);
+        first.budget_bytes = Some(1_010 << 20);
+        let mut second = result("moe_train", 2_000 << 20, 1.0);
+        second.budget_bytes = Some(2_100 << 20);
+        insta::assert_snapshot!(table(&[first, second], false));
+    }
+
+    #[test]
+    fn json_has_the_stated_keys() {
+        let mut searched = result("a", 1 << 20, 1.0);
+        searched.budget_bytes = Some(3 << 20);
+        searched.recorded_peak_reserved_bytes = None;
+        insta::assert_snapshot!(json(&[result("a", 1 << 20, 1.0), searched]));
+        assert_eq!(json(&[]), "[]\n");
+    }
+}

@@ -1,0 +1,383 @@
+//! The lock, and what is done between two holds of it.
+//!
+//! Under the lock the pool decides and records, and makes no call that can take long. Device calls
+//! that can are made between two holds of the lock, on what the first has put out of everybody's
+//! reach: see [`crate::step`].
+
+use crate::arena::{ArenaId, SMALL_MAX};
+use crate::bins::UNIT;
+use crate::budget::Budget;
+use crate::device::{DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, FrameKind, VirtualMemoryDevice};
+use crate::error::{AllocError, OutOfMemory, PoolError};
+use crate::extent::Extent;
+use crate::growth::Means;
+use crate::ladder::{Next, Reach};
+use crate::options::{CrossStream, Maintenance, PoolOptions};
+use crate::pool::{Pressure, PressureCallback, Request};
+use crate::region::Region;
+use crate::state::{LeaseId, State, Want};
+use crate::step::{Step, StepOutcome, Work};
+use crate::teardown;
+use crate::timeline::{READY, StreamSlot};
+use crate::units::{Fence, round_up};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The least that a reservation is worth.
+const LEAST_RESERVATION: u64 = 64 << 20;
+
+/// Addresses that one pool may hold, as a multiple of the device's memory.
+const ADDRESS_CAP: u64 = 64;
+
+/// How long one look at a fence lasts when several are waited for in turn; doubles up to a cap.
+const FIRST_LOOK: Duration = Duration::from_micros(20);
+const LONGEST_LOOK: Duration = Duration::from_millis(2);
+
+/// How long maintenance pauses after a step that the device refused.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// How long an allocation waits for the steps of others. A step takes milliseconds at most; one that
+/// takes longer will not come back, and must not hang others.
+const STEP_PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) struct Shared<D: VirtualMemoryDevice + 'static> {
+    pub(crate) device: Arc<D>,
+    options: PoolOptions,
+    state: Mutex<State>,
+    /// A step has come back.
+    step_done: Condvar,
+    pub(crate) callbacks: Mutex<Vec<PressureCallback>>,
+    /// The device refuses the kind of frames that the options name.
+    kind_refused: AtomicBool,
+    /// Bytes of the device, for what can never fit.
+    device_total: u64,
+}
+
+impl<D: VirtualMemoryDevice + 'static> Shared<D> {
+    pub(crate) fn new(device: Arc<D>, options: PoolOptions, device_total: u64) -> Self {
+        let granule = device.properties().granule;
+        let budget = Budget::new(options.limit, options.target, granule, options.time_to_live);
+        Self {
+            device,
+            options,
+            state: Mutex::new(State::new(budget)),
+            step_done: Condvar::new(),
+            callbacks: Mutex::new(Vec::new()),
+            kind_refused: AtomicBool::new(false),
+            device_total,
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The request in units, `None` if it asks for no bytes.
+    #[inline]
+    pub(crate) fn check(&self, request: &Request) -> Result<Option<Want>, AllocError> {
+        if request.len == 0 {
+            return Ok(None);
+        }
+        let alignment = request.alignment.max(UNIT);
+        let is_power = request.alignment == 0 || request.alignment.is_power_of_two();
+        let len = round_up(request.len, UNIT).filter(|len| *len <= self.device_total && alignment <= self.device_total);
+        match len {
+            Some(len) if is_power => {
+                Ok(Some(Want { requested: request.len, len, alignment, slot: 0, owner: request.owner.0 }))
+            }
+            _ => Err(self.too_large(request.len, request.alignment)),
+        }
+    }
+
+    #[cold]
+    fn too_large(&self, requested: u64, alignment: u64) -> AllocError {
+        let largest_ever = self.lock().budget.limit.unwrap_or(u64::MAX).min(self.device_total);
+        AllocError::TooLarge { requested, alignment, largest_ever }
+    }
+
+    fn means(&self) -> Means {
+        let kind = if self.kind_refused.load(Ordering::Relaxed) { FrameKind::Device } else { self.options.frame_kind };
+        Means {
+            target: 0,
+            ceiling: 0,
+            borrow: true,
+            ends: self.device.properties().capabilities.aliases,
+            kind,
+            unmap_first: !self.device.properties().capabilities.aliases,
+            exact: false,
+            queued: self.device.properties().capabilities.queued_binds,
+        }
+    }
+
+    /// Whether any stream that the pool knows is capturing.
+    fn capturing(&self, state: &State) -> DeviceResult<bool> {
+        if !self.device.properties().capabilities.capture {
+            return Ok(false);
+        }
+        for slot in state.timelines.slots().filter(|slot| !state.timelines.is_forgotten(*slot)) {
+            if self.device.is_capturing(state.timelines.id(slot))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    #[cold]
+    pub(crate) fn allocate_slow(&self, want: &Want) -> Result<(LeaseId, u64), AllocError> {
+        let limit = self.lock().budget.limit;
+        if limit.is_some_and(|limit| want.len > limit) {
+            return Err(self.too_large(want.requested, want.alignment));
+        }
+        let result = self.climb(want);
+        if result.is_err() {
+            self.lock().counters.failures += 1;
+        }
+        if self.options.maintenance == Maintenance::Inline {
+            self.maintain();
+        }
+        result
+    }
+
+    fn climb(&self, want: &Want) -> Result<(LeaseId, u64), AllocError> {
+        let mut refused: Option<DeviceError> = None;
+        let mut pressed = false;
+        let mut reach = Reach {
+            cross_stream: self.options.cross_stream,
+            capturing: false,
+            device_full: false,
+            impatient: false,
+            address_full: false,
+            means: self.means(),
+        };
+        loop {
+            let next = {
+                let mut state = self.lock();
+                reach.capturing = self.capturing(&state)?;
+                let next = state.climb(&*self.device, want, reach)?;
+                state.validate_in_debug();
+                match next {
+                    Next::Taken(id) => return Ok((id, state.extents[id.extent].addr)),
+                    Next::AwaitStep => {
+                        reach.impatient = self.step_done.wait_for(&mut state, STEP_PATIENCE).timed_out();
+                        continue;
+                    }
+                    other => other,
+                }
+            };
+            match next {
+                Next::Grow(growth) => match self.finish(Step(Work::Grow(growth)).run(&*self.device), Some(want)) {
+                    Ok(id) => {
+                        let id = id.expect("a growth for a request ends in a lease");
+                        return Ok((id, self.lock().extents[id.extent].addr));
+                    }
+                    Err(error) if error.kind == DeviceErrorKind::OutOfMemory => {
+                        // A full device is a moment, not a verdict: less may still be had.
+                        reach.device_full = std::mem::replace(&mut reach.means.exact, true);
+                        refused = Some(error);
+                    }
+                    Err(error) if self.refuses_kind(error, reach.means.kind) => reach.means = self.means(),
+                    Err(error) => return Err(error.into()),
+                },
+                Next::Remove(step) => {
+                    self.finish(step.run(&*self.device), None)?;
+                }
+                Next::Reserve(arena) => reach.address_full = self.reserve(arena).is_err(),
+                Next::Wait(fences) => {
+                    self.lock().counters.host_waits += 1;
+                    self.wait_any(&fences)?;
+                    if reach.cross_stream == CrossStream::Never {
+                        reach.cross_stream = CrossStream::WhenReached;
+                    }
+                }
+                Next::Exhausted if reach.cross_stream == CrossStream::Never && !reach.capturing => {
+                    reach.cross_stream = CrossStream::WhenReached;
+                }
+                Next::Exhausted if !pressed && self.press(want) => pressed = true,
+                Next::Exhausted => return Err(self.out_of_memory(want, refused)),
+                Next::Taken(_) | Next::AwaitStep => unreachable!("handled under the lock"),
+            }
+        }
+    }
+
+    /// Whether a failure means that the device refuses this kind of frame; then plain ones are used.
+    fn refuses_kind(&self, error: DeviceError, kind: FrameKind) -> bool {
+        let about_frames = matches!(error.op, DeviceOp::MakeFrame | DeviceOp::Map | DeviceOp::SetAccess);
+        let gone = error.kind == DeviceErrorKind::Deinitialized;
+        kind != FrameKind::Device && about_frames && !gone && !self.kind_refused.swap(true, Ordering::Relaxed)
+    }
+
+    fn wait_any(&self, fences: &[Fence]) -> DeviceResult<()> {
+        let mut look = FIRST_LOOK;
+        loop {
+            for fence in fences {
+                if self.device.wait(*fence, look)? {
+                    return Ok(());
+                }
+            }
+            look = (look * 2).min(LONGEST_LOOK);
+        }
+    }
+
+    /// Calls the pressure callbacks, without any lock; says whether there were any.
+    fn press(&self, want: &Want) -> bool {
+        let callbacks = self.callbacks.lock().clone();
+        let pressure = {
+            let state = self.lock();
+            Pressure {
+                requested: want.requested,
+                reserved: state.counters.reserved_bytes,
+                limit: state.budget.limit,
+            }
+        };
+        for callback in &callbacks {
+            callback(&pressure);
+        }
+        !callbacks.is_empty()
+    }
+
+    fn out_of_memory(&self, want: &Want, device: Option<DeviceError>) -> AllocError {
+        let state = self.lock();
+        AllocError::OutOfMemory(Box::new(OutOfMemory {
+            requested: want.requested,
+            limit: state.budget.limit,
+            reserved: state.counters.reserved_bytes,
+            live: state.counters.live_bytes,
+            retired: state.counters.retired_bytes,
+            largest_possible: state.largest_possible(device.is_some()),
+            owners: state.largest_owners(5),
+            device,
+        }))
+    }
+
+    pub(crate) fn reserve(&self, arena: ArenaId) -> Result<(), PoolError> {
+        let granule = self.device.properties().granule;
+        let most = self.device.properties().max_reservation;
+        let wanted = self.options.reservation.unwrap_or(self.device_total.saturating_mul(16)).min(most);
+        let alignment = granule.max(SMALL_MAX * 2);
+        let mut len = round_up(wanted, alignment).filter(|len| *len <= most).unwrap_or(wanted / granule * granule).max(granule);
+        loop {
+            let cap = self.device_total.saturating_mul(ADDRESS_CAP).max(LEAST_RESERVATION);
+            if self.lock().address_bytes().saturating_add(len) > cap {
+                return Err(PoolError::Options("the pool holds as many addresses as it may"));
+            }
+            match self.device.reserve(len, granule) {
+                Ok(base) => {
+                    self.lock().add_region(arena, base.0, len);
+                    return Ok(());
+                }
+                Err(error) if error.kind == DeviceErrorKind::OutOfAddresses && len / 2 >= LEAST_RESERVATION.min(wanted) => {
+                    len = round_up(len / 2, granule).expect("half of a length that was in range");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    pub(crate) fn begin_step(&self) -> Option<Step> {
+        let now = self.options.clock.now();
+        let mut state = self.lock();
+        if state.paused_until > now {
+            return None;
+        }
+        let capturing = self.capturing(&state).ok()?;
+        let step = state.next_step(&*self.device, now, self.means(), self.options.cross_stream, capturing);
+        state.validate_in_debug();
+        step.unwrap_or_else(|_| {
+            state.pause(now + PAUSE_AFTER_FAILURE);
+            None
+        })
+    }
+
+    /// Records what came of a step; for a growth that `want` asked for, makes the lease.
+    pub(crate) fn finish(&self, outcome: StepOutcome, want: Option<&Want>) -> Result<Option<LeaseId>, DeviceError> {
+        let now = self.options.clock.now();
+        let mut state = self.lock();
+        let result = match (&outcome.work, &outcome.result) {
+            (Work::Grow(growth), Ok(made)) => Ok(state.finish_growth(growth, made, want)),
+            (Work::Grow(growth), Err(failure)) => {
+                state.fail_growth(growth, failure);
+                Err(failure.error)
+            }
+            (_, result) => {
+                state.finish_removal(&outcome);
+                result.as_ref().map(|_| None).map_err(|failure| failure.error)
+            }
+        };
+        if result.is_err() {
+            state.counters.failed_steps += 1;
+            if want.is_none() {
+                state.pause(now + PAUSE_AFTER_FAILURE);
+            }
+        }
+        state.validate_in_debug();
+        drop(state);
+        self.step_done.notify_all();
+        result
+    }
+
+    pub(crate) fn maintain(&self) -> bool {
+        let Some(step) = self.begin_step() else { return false };
+        self.finish(step.run(&*self.device), None).is_ok()
+    }
+
+    pub(crate) fn trim(&self, keep: u64, wait: bool) -> Result<u64, PoolError> {
+        let before = self.lock().counters.frames_released_bytes;
+        loop {
+            let (step, fences) = {
+                let mut state = self.lock();
+                if self.capturing(&state)? {
+                    break;
+                }
+                state.poll(&*self.device, READY, CrossStream::WhenReached)?;
+                state.expel(keep, self.means());
+                let step = state.step_removing(&*self.device)?;
+                let fences = if step.is_none() && wait { state.fences_of_idle(&*self.device, keep)? } else { Vec::new() };
+                state.validate_in_debug();
+                (step, fences)
+            };
+            match step {
+                Some(step) => {
+                    self.finish(step.run(&*self.device), None)?;
+                }
+                None if fences.is_empty() => break,
+                None => {
+                    self.lock().counters.host_waits += 1;
+                    self.wait_any(&fences)?;
+                }
+            }
+        }
+        Ok(self.lock().counters.frames_released_bytes - before)
+    }
+
+    /// Gives everything back to the device. Nobody holds a lease or the pool any more.
+    pub(crate) fn take_down(&self) {
+        teardown::run(&*self.device, &mut self.lock());
+    }
+}
+
+impl State {
+    /// Frees the slots of forgotten streams that nothing names any more.
+    pub(crate) fn vacate_slots(&mut self) {
+        if !self.timelines.has_many_forgotten() {
+            return;
+        }
+        let mut named = HashSet::new();
+        named.extend(self.extents.iter().map(|(_, extent)| extent.stream));
+        named.extend(self.uses.all().map(|point| point.stream));
+        named.extend(self.frames.mappings.iter().flat_map(|(_, entry)| entry.uses.iter().map(|point| point.stream)));
+        let vacant: Vec<StreamSlot> = self.timelines.finished().filter(|slot| !named.contains(slot)).collect();
+        self.timelines.vacate(&vacant);
+    }
+
+    fn add_region(&mut self, arena: ArenaId, base: u64, len: u64) {
+        let regions = &mut self.arenas[usize::from(arena)].regions;
+        let region = u8::try_from(regions.len()).expect("at most 255 regions: the address cap is far below");
+        let extent = Extent { addr: base, len, arena, region, ..Extent::default() };
+        let first = self.extents.add(extent);
+        self.arenas[usize::from(arena)].regions.push(Region::new(base, len, self.budget.granule, first));
+        self.arenas[usize::from(arena)].set_void(&mut self.extents, first);
+    }
+}

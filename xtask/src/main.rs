@@ -1,0 +1,46 @@
+//! The project's own commands: `cargo xtask test`, `lint`, `ci` and `tidy`.
+//!
+//! It uses nothing but the standard library, so that the checks are there a second after a clone.
+#![forbid(unsafe_code)]
+
+mod cargo;
+mod ci;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Usage: cargo xtask <COMMAND>
+
+Commands:
+  test [ARGS]  run all tests that need no hardware; ARGS go to the test runner
+  lint         formatting, lints, documentation, licences
+  ci           lint, then test
+  tidy         checks of the tree: lengths, README, where unsafe code may be
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match args.split_first() {
+        Some((command, rest)) if command == "test" => test::run(rest),
+        Some((command, [])) if command == "lint" => ci::lint(),
+        Some((command, [])) if command == "ci" => ci::run(),
+        Some((command, [])) if command == "tidy" => tidy::run(),
+        Some((command, [])) if command == "help" || command == "--help" => {
+            print!("{HELP}");
+            Ok(())
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
