@@ -48,9 +48,9 @@ pub(super) fn a_capture_leaves_other_calls_legal<H: Harness>(h: &H) -> CaseResul
     let (stream, other) = (s.stream()?, s.stream()?);
     let (mapping, frame, region) = (s.usable(1)?, s.frame(1)?, s.region(1)?);
     h.begin_capture(stream)?;
-    s.device.unmap(&[mapping.range], &[])?;
-    s.device.release_frame(frame)?;
-    s.device.free_region(region.addr, region.len)?;
+    s.unmap(&[mapping.range])?;
+    s.release(frame)?;
+    s.free(region)?;
     let elsewhere = s.device.record(other)?;
     ensure!(s.device.reached(other)? <= elsewhere.value, "beyond the last fence");
     s.usable(1)?;

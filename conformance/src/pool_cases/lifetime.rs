@@ -113,7 +113,10 @@ pub(super) fn streams_can_come_and_go_without_end<H: Harness>(h: &H) -> CaseResu
     let s = PoolScene::new(h)?;
     s.device.need(Need::Strict)?;
     let pool = s.limited(4 * s.page, CrossStream::WaitOnDevice)?;
-    for _ in 0..70_000 {
+    for round in 0..70_000 {
+        if round % 100 == 0 {
+            h.synchronize()?;
+        }
         let stream = h.make_stream()?;
         drop(take::<H>(&pool, 512, stream)?);
         pool.forget_stream(stream)?;

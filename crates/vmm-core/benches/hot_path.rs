@@ -177,6 +177,7 @@ fn share(c: &mut Criterion) {
 fn cross_stream(c: &mut Criterion) {
     const LEN: u64 = 64 << 10;
     const BATCH: u64 = 1_000;
+    type Operation<'a> = &'a dyn Fn(&MockPool);
     let mut group = c.benchmark_group("pair_across_streams");
     let released_elsewhere = |pool: &MockPool| {
         black_box(lease(pool, LEN, STREAM)).release(OTHER_STREAM);
@@ -192,7 +193,7 @@ fn cross_stream(c: &mut Criterion) {
         lease.release(STREAM);
         black_box(second).release(OTHER_STREAM);
     };
-    let cases: [(&str, &dyn Fn(&MockPool)); 3] = [
+    let cases: [(&str, Operation); 3] = [
         ("release_on_another", &released_elsewhere),
         ("used_on_another", &used_elsewhere),
         ("share_and_release_on_another", &shared_elsewhere),
@@ -231,10 +232,12 @@ fn settle(pool: &MockPool) {
 }
 
 fn human(len: u64) -> String {
-    match len {
-        ..1_024 => format!("{len}B"),
-        ..1_048_576 => format!("{}KiB", len >> 10),
-        _ => format!("{}MiB", len >> 20),
+    if len < 1 << 10 {
+        format!("{len}B")
+    } else if len < 1 << 20 {
+        format!("{}KiB", len >> 10)
+    } else {
+        format!("{}MiB", len >> 20)
     }
 }
 

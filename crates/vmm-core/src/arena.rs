@@ -31,7 +31,7 @@ impl Arena {
     /// Puts a `Free` extent into the bins of its stream.
     #[inline]
     pub(crate) fn insert(&mut self, extents: &mut Extents, id: ExtentId) {
-        let slot = usize::from(extents[id].stream);
+        let slot = extents[id].stream as usize;
         if let Some(Some(bins)) = self.bins.get_mut(slot) {
             bins.insert(extents, id);
         } else {
@@ -50,12 +50,12 @@ impl Arena {
     /// Takes a `Free` extent out of its bins.
     #[inline]
     pub(crate) fn remove(&mut self, extents: &mut Extents, id: ExtentId) {
-        let slot = usize::from(extents[id].stream);
+        let slot = extents[id].stream as usize;
         self.bins[slot].as_mut().expect("bins of a free extent").remove(extents, id);
     }
 
     fn bins_of(&self, slot: StreamSlot) -> Option<&Bins> {
-        self.bins.get(usize::from(slot))?.as_deref()
+        self.bins.get(slot as usize)?.as_deref()
     }
 
     /// The shortest extent for a lease of `slot`: its own or ready memory.

@@ -11,6 +11,8 @@ use crate::extent::{ExtentId, Extents, NONE};
 pub(crate) const UNIT: u64 = 512;
 
 const EXACT: u64 = 2048;
+/// Bins below this hold one length each.
+const EXACT_BINS: usize = 2048;
 const PER_OCTAVE: u64 = 64;
 /// 2^64 bytes are 2^55 units: 44 octaves above the 11 of the exact bins.
 const BINS: usize = 2048 + 44 * 64;
@@ -112,10 +114,15 @@ impl Bins {
     }
 
     /// A shortest extent of at least `len` bytes that holds `len` bytes at `alignment`; the lowest
-    /// address among equals. Looks at a bounded number of extents.
+    /// address among equals of 1 MiB and more. Looks at a bounded number of extents.
     #[inline]
     pub(crate) fn find(&self, extents: &Extents, len: u64, alignment: u64) -> Option<ExtentId> {
         let mut bin = self.next_bin(bin_of(len))?;
+        if bin < EXACT_BINS && alignment <= UNIT {
+            // All members are of one length, and begin at a unit: the last one freed is as good as
+            // any, and the host's caches still have it.
+            return Some(self.heads[bin]);
+        }
         let mut looks = LOOKS;
         loop {
             let mut best = NONE;

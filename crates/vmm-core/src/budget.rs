@@ -70,6 +70,11 @@ impl Budget {
         }
     }
 
+    /// The most bytes that were ever live or wanted at once.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak
+    }
+
     /// What the pool makes ahead of need and tries to stay under, if that is known.
     pub(crate) fn known_level(&self) -> Option<u64> {
         match (self.limit, self.target) {

@@ -6,7 +6,7 @@
 //! idle frames do not suffice, the run may begin with the free end of one frame in use and end with the
 //! free start of another: these are mapped a second time too, and stay where they are for their holders.
 
-use crate::arena::ArenaId;
+use crate::arena::{ArenaId, LARGE};
 use crate::device::FrameKind;
 use crate::extent::{ExtentId, Kind, NONE};
 use crate::frame::{FrameId, MappingId};
@@ -88,7 +88,7 @@ struct Gap {
 impl Gap {
     /// Fills the gap with few idle frames and little waste: the longest that do not exceed it, then
     /// the shortest that covers the rest. Among equals those come first that are listed first.
-    fn fill(&mut self, mut idle: Vec<IdleFrame>, chosen: &mut Vec<Choice>) {
+    fn fill(&mut self, mut idle: Vec<IdleFrame>, too_long: u64, chosen: &mut Vec<Choice>) {
         idle.sort_by_key(|frame| std::cmp::Reverse(frame.len));
         let mut others = Vec::new();
         for frame in idle {
@@ -103,7 +103,9 @@ impl Gap {
         if self.missing == 0 {
             return;
         }
-        others.retain(|frame| frame.len >= self.missing && frame.len <= self.left);
+        others.retain(|frame| {
+            frame.len >= self.missing && frame.len <= self.left && frame.len < too_long
+        });
         if let Some(frame) = others.into_iter().min_by_key(|frame| frame.len) {
             self.missing = 0;
             self.left -= frame.len;
@@ -208,7 +210,8 @@ impl State {
         if self.room(means.target) < need {
             let mut idle = self.idle_frames(reserve, means);
             idle.retain(|frame| !names(&chosen, frame.frame));
-            gap.fill(idle, &mut chosen);
+            let longest_rest = self.budget.too_long(LARGE).filter(|_| means.ceiling > 0);
+            gap.fill(idle, longest_rest.unwrap_or(u64::MAX), &mut chosen);
         }
         if gap.missing > 0 && means.ends && room < gap.missing {
             let fits = |end: &FreeEnd| end.frame_len <= gap.left && !names(&chosen, end.frame);

@@ -155,13 +155,21 @@ impl State {
     /// Lets one idle frame go that is much longer than frames are now: shorter ones are made ahead in
     /// its place. Says whether there was one.
     fn exchange_long_frame(&mut self, means: Means) -> bool {
-        let shortest_too_long = self.budget.too_long(LARGE);
+        // No more than the peak in all, or a program in which long frames come back would be served
+        // by their exchange for ever.
+        let spent = self.exchanged_bytes >= self.budget.peak();
+        let shortest_too_long = self.budget.too_long(LARGE).filter(|_| !spent);
         let mut found = false;
+        let mut exchanged = 0;
         self.send_away_idle(means, |frame| {
             let goes = !found && shortest_too_long.is_some_and(|least| frame.len >= least);
-            found |= goes;
+            if goes {
+                found = true;
+                exchanged = frame.len;
+            }
             goes
         });
+        self.exchanged_bytes += exchanged;
         found
     }
 

@@ -107,11 +107,13 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         let device_total = device.memory_info()?.total;
         let uses_worker = options.maintenance == Maintenance::Worker;
         let shared = Arc::new(Shared::new(device, options, device_total));
+        // From here on a failure takes down what was made.
+        let mut handle = Handle { shared, worker: None };
         for arena in [SMALL, LARGE] {
-            shared.reserve(arena)?;
+            handle.shared.reserve(arena)?;
         }
-        let worker = uses_worker.then(|| Worker::start(shared.clone()));
-        Ok(Self { handle: Arc::new(Handle { shared, worker }) })
+        handle.worker = uses_worker.then(|| Worker::start(handle.shared.clone()));
+        Ok(Self { handle: Arc::new(handle) })
     }
 
     /// The device below.

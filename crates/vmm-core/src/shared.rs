@@ -173,7 +173,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                         let id = id.expect("a growth for a request ends in a lease");
                         return Ok((id, self.lock().extents[id.extent].addr));
                     }
-                    Err(error) if error.kind == DeviceErrorKind::OutOfMemory => {
+                    Err(error) if is_out_of_frames(error) && !reach.device_full => {
                         // A full device is a moment, not a verdict: less may still be had.
                         reach.device_full = std::mem::replace(&mut reach.means.exact, true);
                         refused = Some(error);
@@ -356,6 +356,12 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     pub(crate) fn take_down(&self) {
         teardown::run(&*self.device, &mut self.lock());
     }
+}
+
+/// Whether the device has no memory for a frame; other calls may want memory too, but less of ours
+/// would not help them.
+fn is_out_of_frames(error: DeviceError) -> bool {
+    error.kind == DeviceErrorKind::OutOfMemory && error.op == DeviceOp::MakeFrame
 }
 
 impl State {

@@ -51,6 +51,8 @@ pub(crate) struct State {
     pub(crate) retired: Vec<ExtentId>,
     /// Maintenance rests until then.
     pub(crate) paused_until: Duration,
+    /// Bytes of long frames that were exchanged for shorter ones.
+    pub(crate) exchanged_bytes: u64,
     /// Operations since the last check of all structures, in debug builds.
     pub(crate) unchecked_operations: usize,
     /// Steps that were decided and have not come back.
@@ -70,6 +72,7 @@ impl State {
             counters: Counters::default(),
             retired: Vec::new(),
             paused_until: Duration::ZERO,
+            exchanged_bytes: 0,
             unchecked_operations: 0,
             steps_under_way: 0,
         }

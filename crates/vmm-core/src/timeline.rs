@@ -10,7 +10,7 @@ use crate::units::{Fence, StreamId};
 use std::collections::{HashMap, VecDeque};
 
 /// A stream's place in the tables of the pool.
-pub(crate) type StreamSlot = u16;
+pub(crate) type StreamSlot = u32;
 
 /// The slot of memory that no queued work uses: any stream may take it.
 pub(crate) const READY: StreamSlot = 0;
@@ -92,12 +92,12 @@ impl Timelines {
         let timeline = Timeline::new(id);
         let slot = match self.vacant.pop() {
             Some(slot) => {
-                self.streams[usize::from(slot)] = timeline;
+                self.streams[slot as usize] = timeline;
                 slot
             }
             None => {
                 self.streams.push(timeline);
-                StreamSlot::try_from(self.streams.len() - 1).expect("at most 65535 streams at once")
+                StreamSlot::try_from(self.streams.len() - 1).expect("fewer than 2^32 streams")
             }
         };
         self.slots.insert(id, slot);
@@ -105,24 +105,24 @@ impl Timelines {
     }
 
     pub(crate) fn id(&self, slot: StreamSlot) -> StreamId {
-        self.streams[usize::from(slot)].id
+        self.streams[slot as usize].id
     }
 
     /// Slots of all streams seen so far.
     pub(crate) fn slots(&self) -> impl Iterator<Item = StreamSlot> + use<> {
-        (1..self.streams.len()).map(|slot| StreamSlot::try_from(slot).expect("at most 65535 streams"))
+        (1..self.streams.len()).map(|slot| StreamSlot::try_from(slot).expect("fewer than 2^32 streams"))
     }
 
     /// The point behind all work queued on a stream so far.
     #[inline]
     pub(crate) fn now(&self, slot: StreamSlot) -> Point {
-        Point { stream: slot, epoch: self.streams[usize::from(slot)].epoch }
+        Point { stream: slot, epoch: self.streams[slot as usize].epoch }
     }
 
     /// Whether a point is known to be reached; asks no device.
     #[inline]
     pub(crate) fn is_reached(&self, point: Point) -> bool {
-        point.epoch <= self.streams[usize::from(point.stream)].reached
+        point.epoch <= self.streams[point.stream as usize].reached
     }
 
     /// A fence at or behind `point`; records one if there is none yet. `None`: reached already.
@@ -134,7 +134,7 @@ impl Timelines {
         if self.is_reached(point) {
             return Ok(None);
         }
-        let timeline = &mut self.streams[usize::from(point.stream)];
+        let timeline = &mut self.streams[point.stream as usize];
         let known = timeline.pending.partition_point(|(epoch, _)| *epoch < point.epoch);
         if let Some((_, value)) = timeline.pending.get(known) {
             return Ok(Some(Fence { stream: timeline.id, value: *value }));
@@ -152,7 +152,7 @@ impl Timelines {
         device: &D,
         slot: StreamSlot,
     ) -> DeviceResult<()> {
-        let timeline = &mut self.streams[usize::from(slot)];
+        let timeline = &mut self.streams[slot as usize];
         if timeline.pending.is_empty() {
             return Ok(());
         }
@@ -165,7 +165,7 @@ impl Timelines {
     }
 
     pub(crate) fn is_forgotten(&self, slot: StreamSlot) -> bool {
-        self.streams[usize::from(slot)].forgotten
+        self.streams[slot as usize].forgotten
     }
 
     /// Forgets the handle of a stream that is about to be destroyed, after a fence behind all its
@@ -173,7 +173,7 @@ impl Timelines {
     pub(crate) fn forget<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D, slot: StreamSlot) -> DeviceResult<()> {
         let now = self.now(slot);
         self.fence(device, now)?;
-        let timeline = &mut self.streams[usize::from(slot)];
+        let timeline = &mut self.streams[slot as usize];
         timeline.epoch = now.epoch;
         timeline.forgotten = true;
         self.slots.remove(&timeline.id);
@@ -185,7 +185,7 @@ impl Timelines {
     /// Streams that are forgotten and whose work is known to be over.
     pub(crate) fn finished(&self) -> impl Iterator<Item = StreamSlot> + '_ {
         self.slots().filter(|slot| {
-            let timeline = &self.streams[usize::from(*slot)];
+            let timeline = &self.streams[*slot as usize];
             timeline.forgotten && !timeline.vacant && timeline.reached >= timeline.epoch
         })
     }
@@ -199,7 +199,7 @@ impl Timelines {
     pub(crate) fn vacate(&mut self, slots: &[StreamSlot]) {
         self.forgotten = 0;
         for slot in slots {
-            self.streams[usize::from(*slot)].vacant = true;
+            self.streams[*slot as usize].vacant = true;
             self.vacant.push(*slot);
         }
     }

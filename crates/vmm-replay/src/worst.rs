@@ -116,8 +116,7 @@ pub fn one_percent_larger() -> DeviceTrace {
     const BUFFERS: usize = 256;
     const ROUNDS: u32 = 10;
     let mut program = Program::new(4);
-    let mut len = PEAK / 256 * 100_u64.pow(4) / 101_u64.pow(4) * 100_u64.pow(4) / 101_u64.pow(4);
-    len = len * 10_000 / 10_201;
+    let mut len = (0..ROUNDS).fold(PEAK / 256, |len, _| len * 100 / 101);
     let mut buffers: Vec<u32> = (0..BUFFERS).map(|_| program.allocate(len)).collect();
     for _ in 0..ROUNDS {
         len += len / 100;
@@ -138,7 +137,7 @@ pub fn large_pins() -> DeviceTrace {
     while program.has_room(32 * MIB) {
         program.allocate(32 * MIB);
     }
-    program.free_if(|numbers, _| numbers.next() % 2 == 0);
+    program.free_if(|numbers, _| numbers.coin());
     while program.has_room(96 * MIB) {
         program.allocate(96 * MIB);
     }
@@ -162,7 +161,7 @@ pub fn repeating(steps: usize) -> DeviceTrace {
         for _ in 0..200 {
             let len = program.numbers.log_uniform(64 * KIB, 12);
             program.allocate(len);
-            if program.numbers.next() % 2 == 0 {
+            if program.numbers.coin() {
                 let of_this_step = program.live.len() - weights;
                 let gone = weights + program.numbers.below(of_this_step);
                 let (id, _) = program.live[gone];
@@ -282,6 +281,10 @@ impl Numbers {
         mixed ^ (mixed >> 31)
     }
 
+    fn coin(&mut self) -> bool {
+        self.next().is_multiple_of(2)
+    }
+
     fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.next() % bound as u64).expect("below a usize")
     }
@@ -309,7 +312,7 @@ mod tests {
                     EventKind::Alloc { id, len, .. } => assert!(len > 0 && live.insert(id)),
                     EventKind::FreeRequested { id } => assert!(live.contains(&id)),
                     EventKind::FreeCompleted { id } => {
-                        assert!(live.remove(&id) && freed.insert(id))
+                        assert!(live.remove(&id) && freed.insert(id));
                     }
                     _ => {}
                 }
