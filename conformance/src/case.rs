@@ -63,13 +63,21 @@ pub fn run_all<H: Harness>(make: impl Fn() -> H) -> Report {
 /// # Panics
 /// If the case fails or does not exist.
 pub fn run_named<H: Harness>(name: &str, make: impl FnOnce() -> H) {
-    let cases = all::<H>();
-    let case = cases.iter().find(|case| case.name == name).expect("a case of this name");
-    match run(case, make) {
+    match outcome_of(name, make) {
         Outcome::Passed => {}
         Outcome::RuledOut(need) => println!("ruled out: {name}: {need}"),
         Outcome::Failed(why) => panic!("{name}: {why}"),
     }
+}
+
+/// What the case of that name comes to.
+///
+/// # Panics
+/// If there is none.
+pub fn outcome_of<H: Harness>(name: &str, make: impl FnOnce() -> H) -> Outcome {
+    let cases = all::<H>();
+    let case = cases.iter().find(|case| case.name == name).expect("a case of this name");
+    run(case, make)
 }
 
 /// Makes a test of every case. The argument is an expression that makes a fresh harness.

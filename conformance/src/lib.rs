@@ -22,7 +22,7 @@ pub mod device_cases;
 pub mod pool_cases;
 mod scene;
 
-pub use case::{Case, run, run_all, run_named};
+pub use case::{Case, outcome_of, run, run_all, run_named};
 pub use harness::{Abilities, Harness, HarnessResult, Use};
 pub use mock::{MockHarness, OverMock};
 pub use outcome::{CaseResult, Need, Outcome, Report, Stop};

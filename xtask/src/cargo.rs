@@ -25,11 +25,7 @@ pub(crate) fn execute(command: &mut Command) -> Outcome {
     let shown = shown(command);
     println!("$ {shown}");
     let status = command.status().map_err(|e| format!("{shown}: {e}"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("{shown}: failed ({status})"))
-    }
+    if status.success() { Ok(()) } else { Err(format!("{shown}: failed ({status})")) }
 }
 
 /// Runs a command quietly and says whether it succeeded.
@@ -53,14 +49,8 @@ pub(crate) fn lines(
     };
     let failed = |e: std::io::Error| format!("{shown}: {e}");
     let mut child = command.spawn().map_err(failed)?;
-    let out = child
-        .stdout
-        .take()
-        .map(|pipe| Box::new(pipe) as Box<dyn std::io::Read>);
-    let err = child
-        .stderr
-        .take()
-        .map(|pipe| Box::new(pipe) as Box<dyn std::io::Read>);
+    let out = child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn std::io::Read>);
+    let err = child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn std::io::Read>);
     if let Some(pipe) = out.or(err) {
         let mut pipe = BufReader::new(pipe);
         let mut bytes = Vec::new();
@@ -81,9 +71,6 @@ pub(crate) enum Report {
 }
 
 fn shown(command: &Command) -> String {
-    let args: Vec<_> = command
-        .get_args()
-        .map(|arg| arg.to_string_lossy())
-        .collect();
+    let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
     format!("cargo {}", args.join(" "))
 }

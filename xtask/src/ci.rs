@@ -6,14 +6,7 @@ use crate::test;
 /// Everything but the tests.
 pub(crate) fn lint() -> Outcome {
     execute(&mut cargo(&["fmt", "--all", "--check"]))?;
-    execute(&mut cargo(&[
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]))?;
+    execute(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
     execute(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
     deny()
@@ -30,9 +23,7 @@ fn deny() -> Outcome {
         println!("note: licences and advisories not checked: cargo-deny is not installed");
         return Ok(());
     }
-    execute(&mut cargo(&[
-        "deny", "check", "licenses", "bans", "sources",
-    ]))?;
+    execute(&mut cargo(&["deny", "check", "licenses", "bans", "sources"]))?;
     if succeeds(&mut cargo(&["deny", "fetch", "db"])) {
         execute(&mut cargo(&["deny", "--offline", "check", "advisories"]))
     } else {

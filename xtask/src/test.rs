@@ -41,17 +41,9 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     } else {
         true
     };
-    let Counts {
-        passed,
-        failed,
-        skipped,
-    } = counts;
+    let Counts { passed, failed, skipped } = counts;
     println!("{passed} passed, {failed} failed, {skipped} skipped");
-    if unit_tests && doc_tests {
-        Ok(())
-    } else {
-        Err("tests failed".to_owned())
-    }
+    if unit_tests && doc_tests { Ok(()) } else { Err("tests failed".to_owned()) }
 }
 
 fn libtest(command: &mut std::process::Command, counts: &mut Counts) -> Result<bool, String> {
@@ -86,10 +78,7 @@ fn skip_reason(line: &str) -> Option<&str> {
 
 /// The number before each word of `text`: `3 passed, 1 failed`.
 fn number_before(text: &str, word: &str) -> u64 {
-    let words: Vec<&str> = text
-        .split([' ', ',', ';', '.'])
-        .filter(|w| !w.is_empty())
-        .collect();
+    let words: Vec<&str> = text.split([' ', ',', ';', '.']).filter(|w| !w.is_empty()).collect();
     let pair = words.windows(2).find(|pair| pair[1] == word);
     pair.and_then(|pair| pair[0].parse().ok()).unwrap_or(0)
 }
@@ -108,15 +97,7 @@ struct Nextest {
 
 impl Nextest {
     /// How lines begin that are no test's output.
-    const OWN: [&str; 7] = [
-        "FAIL [",
-        "SLOW [",
-        "LEAK [",
-        "SIG",
-        "TIMEOUT [",
-        "Summary [",
-        "────",
-    ];
+    const OWN: [&str; 7] = ["FAIL [", "SLOW [", "LEAK [", "SIG", "TIMEOUT [", "Summary [", "────"];
 
     /// What to show for a line, if anything.
     fn line(&mut self, line: &str) -> Option<String> {
@@ -179,9 +160,7 @@ impl Libtest {
         if !self.in_successes {
             return Some(line.to_owned());
         }
-        if let Some(name) = line
-            .strip_prefix("---- ")
-            .and_then(|l| l.strip_suffix(" stdout ----"))
+        if let Some(name) = line.strip_prefix("---- ").and_then(|l| l.strip_suffix(" stdout ----"))
         {
             self.test = Some(name.to_owned());
         }
@@ -215,28 +194,11 @@ mod tests {
 ────────────
      Summary [   0.202s] 3 tests run: 2 passed, 1 failed, 1 skipped";
         let mut reader = Nextest::default();
-        let shown: Vec<String> = report
-            .lines()
-            .filter_map(|line| reader.line(line))
-            .collect();
-        assert_eq!(
-            reader.counts,
-            Counts {
-                passed: 1,
-                failed: 1,
-                skipped: 2
-            }
-        );
-        assert!(
-            shown.contains(&"        SKIP p b: no traces here".to_owned()),
-            "{shown:?}"
-        );
+        let shown: Vec<String> = report.lines().filter_map(|line| reader.line(line)).collect();
+        assert_eq!(reader.counts, Counts { passed: 1, failed: 1, skipped: 2 });
+        assert!(shown.contains(&"        SKIP p b: no traces here".to_owned()), "{shown:?}");
         assert!(shown.contains(&"    boo".to_owned()), "{shown:?}");
-        assert!(
-            !shown
-                .iter()
-                .any(|line| line.contains("noise") || line.contains("nor there"))
-        );
+        assert!(!shown.iter().any(|line| line.contains("noise") || line.contains("nor there")));
     }
 
     #[test]
@@ -256,21 +218,8 @@ successes:
 test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out
 test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
         let mut reader = Libtest::default();
-        let shown: Vec<String> = report
-            .lines()
-            .filter_map(|line| reader.line(line))
-            .collect();
-        assert_eq!(
-            reader.counts,
-            Counts {
-                passed: 2,
-                failed: 2,
-                skipped: 2
-            }
-        );
-        assert!(
-            shown.contains(&"test a ... skipped: no traces here".to_owned()),
-            "{shown:?}"
-        );
+        let shown: Vec<String> = report.lines().filter_map(|line| reader.line(line)).collect();
+        assert_eq!(reader.counts, Counts { passed: 2, failed: 2, skipped: 2 });
+        assert!(shown.contains(&"test a ... skipped: no traces here".to_owned()), "{shown:?}");
     }
 }

@@ -11,41 +11,26 @@ const README_LINES: usize = 80;
 const FILE_LINES: usize = 600;
 
 /// Where unsafe code is the point: what calls drivers, and what C calls.
-const UNSAFE_FOLDERS: [&str; 4] = [
-    "backends/vmm-cuda",
-    "backends/vmm-vulkan",
-    "crates/vmm-c",
-    "crates/vmm-torch",
-];
+const UNSAFE_FOLDERS: [&str; 4] =
+    ["backends/vmm-cuda", "backends/vmm-vulkan", "crates/vmm-c", "crates/vmm-torch"];
 
 /// Runs all checks and prints what is wrong.
 pub(crate) fn run() -> Outcome {
-    let faults: Vec<String> = [
-        readme_is_short,
-        readme_commands_exist,
-        files_are_short,
-        unsafe_code_is_where_it_belongs,
-    ]
-    .iter()
-    .flat_map(|check| check())
-    .collect();
+    let faults: Vec<String> =
+        [readme_is_short, readme_commands_exist, files_are_short, unsafe_code_is_where_it_belongs]
+            .iter()
+            .flat_map(|check| check())
+            .collect();
     for fault in &faults {
         println!("{fault}");
     }
-    if faults.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("{} faults", faults.len()))
-    }
+    if faults.is_empty() { Ok(()) } else { Err(format!("{} faults", faults.len())) }
 }
 
 fn readme_is_short() -> Vec<String> {
     match read("README.md") {
         Ok(text) if text.lines().count() < README_LINES => Vec::new(),
-        Ok(text) => vec![format!(
-            "README.md: {} lines, at most 79 allowed",
-            text.lines().count()
-        )],
+        Ok(text) => vec![format!("README.md: {} lines, at most 79 allowed", text.lines().count())],
         Err(fault) => vec![fault],
     }
 }
@@ -56,10 +41,8 @@ fn readme_commands_exist() -> Vec<String> {
         return Vec::new();
     };
     let commands = commands(&text);
-    let mut faults: Vec<String> = commands
-        .iter()
-        .filter_map(|command| command_fault(command))
-        .collect();
+    let mut faults: Vec<String> =
+        commands.iter().filter_map(|command| command_fault(command)).collect();
     if commands.is_empty() {
         faults.push("README.md: names no cargo command".to_owned());
     }
@@ -90,23 +73,17 @@ fn command_fault(command: &str) -> Option<String> {
         let [option, package] = pair else { continue };
         if ["-p", "--package"].contains(option) {
             let folders = ["crates", "backends", "."];
-            let exists = folders
-                .iter()
-                .any(|f| root().join(f).join(package).join("Cargo.toml").exists());
+            let exists =
+                folders.iter().any(|f| root().join(f).join(package).join("Cargo.toml").exists());
             if !exists {
                 return Some(format!("README.md: no package {package}: {command}"));
             }
         }
     }
     // What looks like a path of the repository must be one.
-    let paths = words
-        .iter()
-        .skip(1)
-        .filter(|word| word.starts_with("traces"));
+    let paths = words.iter().skip(1).filter(|word| word.starts_with("traces"));
     let mut missing = paths.filter(|path| !root().join(path).exists());
-    missing
-        .next()
-        .map(|path| format!("README.md: {path} does not exist: {command}"))
+    missing.next().map(|path| format!("README.md: {path} does not exist: {command}"))
 }
 
 fn files_are_short() -> Vec<String> {
@@ -122,10 +99,7 @@ fn unsafe_code_is_where_it_belongs() -> Vec<String> {
     // In two parts, so that this file passes its own check.
     let word = ["un", "safe"].concat();
     let forms = ["{", "fn", "impl", "trait", "extern"].map(|next| format!("{word} {next}"));
-    let allowed: Vec<PathBuf> = UNSAFE_FOLDERS
-        .iter()
-        .map(|folder| root().join(folder))
-        .collect();
+    let allowed: Vec<PathBuf> = UNSAFE_FOLDERS.iter().map(|folder| root().join(folder)).collect();
     let mut faults = Vec::new();
     for path in rust_files() {
         if allowed.iter().any(|folder| path.starts_with(folder)) {
@@ -174,10 +148,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 fn shown(path: &Path) -> String {
-    path.strip_prefix(root())
-        .unwrap_or(path)
-        .display()
-        .to_string()
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
 #[cfg(test)]

@@ -57,3 +57,8 @@ pub use observe::{Leftovers, Mismatch, Race, Waits};
 pub use options::MockOptions;
 pub use stream::BIND_STREAM;
 pub use work::{Access, AccessKind, ReadId};
+
+/// The example of the README, so that it stays true.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -129,7 +129,7 @@ fn every_call_fails<H: Harness>(h: &H, for_good: bool) -> CaseResult {
     for (op, count) in DeviceOp::ALL.into_iter().zip(counts) {
         // Short granules make for hundreds of frames, of which many go by one call: it fails as a whole,
         // whichever of them is refused.
-        for k in (1..=count).step_by(usize::try_from(count.div_ceil(24)).unwrap_or(1).max(1)) {
+        for k in (1..=count).step_by(usize::try_from(count.div_ceil(12)).unwrap_or(1).max(1)) {
             for kind in KINDS {
                 let faults = s.faulty.faults();
                 if for_good {

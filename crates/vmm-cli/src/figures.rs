@@ -55,26 +55,14 @@ mod tests {
 
     #[test]
     fn digits_fit_the_size() {
-        assert_eq!(
-            [mib(0), mib(3 << 19), mib(7480 << 20)],
-            ["0.00", "1.50", "7480"]
-        );
+        assert_eq!([mib(0), mib(3 << 19), mib(7480 << 20)], ["0.00", "1.50", "7480"]);
         assert_eq!(mib(52_953_088), "50.5");
         assert_eq!(
-            [
-                percent(0.0),
-                percent(1e-7),
-                percent(0.000_531),
-                percent(0.25)
-            ],
+            [percent(0.0), percent(1e-7), percent(0.000_531), percent(0.25)],
             ["0", "<0.001", "0.053", "25.0"]
         );
         assert_eq!(
-            [
-                milliseconds(0.0),
-                milliseconds(1_234.0),
-                milliseconds(123_456.0)
-            ],
+            [milliseconds(0.0), milliseconds(1_234.0), milliseconds(123_456.0)],
             ["0", "1.23", "123"]
         );
     }

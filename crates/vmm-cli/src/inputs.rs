@@ -32,10 +32,7 @@ fn folder(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        let name = path
-            .file_name()
-            .map(|n| n.to_string_lossy().into_owned())
-            .unwrap_or_default();
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         if path.is_file() && ENDINGS.iter().any(|ending| name.ends_with(ending)) {
             files.push(path);
         }
@@ -56,10 +53,8 @@ mod tests {
         }
         fs::create_dir(dir.path().join("d.pickle")).expect("writable");
         let files = trace_files(dir.path()).expect("has traces");
-        let names: Vec<_> = files
-            .iter()
-            .map(|f| f.file_name().unwrap().to_str().unwrap())
-            .collect();
+        let names: Vec<_> =
+            files.iter().map(|f| f.file_name().unwrap().to_str().unwrap()).collect();
         assert_eq!(names, ["a.csv", "b.pickle.gz", "c.pickle"]);
     }
 
@@ -67,9 +62,6 @@ mod tests {
     fn a_folder_without_traces_is_an_error() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let error = trace_files(dir.path()).expect_err("empty");
-        assert!(
-            error.starts_with(&dir.path().display().to_string()),
-            "{error}"
-        );
+        assert!(error.starts_with(&dir.path().display().to_string()), "{error}");
     }
 }

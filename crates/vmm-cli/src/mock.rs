@@ -22,10 +22,7 @@ impl MockTimeline {
     /// The timeline of a device. Whatever else advances its clock or queues work is seen as well.
     #[must_use]
     pub fn new(device: Arc<MockDevice>) -> Self {
-        Self {
-            device,
-            ends_ns: Mutex::default(),
-        }
+        Self { device, ends_ns: Mutex::default() }
     }
 }
 
@@ -49,9 +46,7 @@ impl Timeline for MockTimeline {
         *tail_ns = end_ns.max(*tail_ns);
         // The work has no memory of its own, so it can only be refused on a stream that is destroyed
         // or capturing, and a replay does neither.
-        let queued = self
-            .device
-            .launch(stream, end_ns.saturating_sub(start_ns), &[]);
+        let queued = self.device.launch(stream, end_ns.saturating_sub(start_ns), &[]);
         queued.expect("the stream belongs to the replay");
     }
 
@@ -73,18 +68,10 @@ pub fn replay_on_mock(
     settings: &ReplaySettings,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<ReplayResult, ReplayError> {
-    let memory = MEMORY.max(
-        trace
-            .peak_requested_bytes()
-            .saturating_mul(4)
-            .next_multiple_of(1 << 30),
-    );
+    let memory =
+        MEMORY.max(trace.peak_requested_bytes().saturating_mul(4).next_multiple_of(1 << 30));
     let lag = u64::try_from(settings.lag.as_nanos()).unwrap_or(u64::MAX);
-    let device = MockDevice::new(MockOptions {
-        memory,
-        lag,
-        ..MockOptions::default()
-    });
+    let device = MockDevice::new(MockOptions { memory, lag, ..MockOptions::default() });
     let device = Arc::new(device);
     let timeline = Arc::new(MockTimeline::new(Arc::clone(&device)));
     replay(trace, settings, device, &timeline, progress)

@@ -171,13 +171,10 @@ impl From<MaintenanceOption> for Upkeep {
 /// Reads `5ms`, `250us`, `1.5s` or `0`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
-    let digits_end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits_end);
-    let number: f64 = number
-        .parse()
-        .map_err(|_| "write a time such as 5ms, 250us or 0.1s".to_owned())?;
+    let number: f64 =
+        number.parse().map_err(|_| "write a time such as 5ms, 250us or 0.1s".to_owned())?;
     let seconds = match unit.trim() {
         "s" => number,
         "ms" => number / 1e3,

@@ -21,14 +21,8 @@ impl Progress {
         let style = ProgressStyle::with_template("{msg:40!} {bar:30} {percent:>3} % {elapsed:>5}")
             .expect("the template is well-formed");
         let hidden = ProgressDrawTarget::hidden();
-        let bar = ProgressBar::with_draw_target(None, hidden)
-            .with_style(style)
-            .with_message(what);
-        Self {
-            bar,
-            start: Instant::now(),
-            waits: Cell::new(visible),
-        }
+        let bar = ProgressBar::with_draw_target(None, hidden).with_style(style).with_message(what);
+        Self { bar, start: Instant::now(), waits: Cell::new(visible) }
     }
 
     /// So many units of all are done.

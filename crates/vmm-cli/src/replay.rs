@@ -72,11 +72,8 @@ impl Command<'_> {
             Ok(trace) => trace,
             Err(error) => return self.bad_input(&error.to_string()),
         };
-        let devices: Vec<&DeviceTrace> = trace
-            .devices
-            .iter()
-            .filter(|device| !device.events.is_empty())
-            .collect();
+        let devices: Vec<&DeviceTrace> =
+            trace.devices.iter().filter(|device| !device.events.is_empty()).collect();
         let mut exit = Exit::Success;
         for device in &devices {
             let name = match devices.len() {
@@ -106,10 +103,7 @@ impl Command<'_> {
     }
 
     fn read(&self, path: &Path) -> Result<Trace, vmm_trace::TraceError> {
-        let name = path
-            .file_name()
-            .unwrap_or(path.as_os_str())
-            .to_string_lossy();
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
         let progress = Progress::begin(format!("reading {name}"), self.shows_progress);
         read_file(path, &mut |state| progress.at(state.bytes, state.total))
     }
@@ -135,12 +129,9 @@ impl Command<'_> {
             return Ok(None);
         };
         let limit = Amount::OfPeak(multiple);
-        let settings = ReplaySettings {
-            limit: Some(limit),
-            ..self.settings.clone()
-        };
+        let settings = ReplaySettings { limit: Some(limit), ..self.settings.clone() };
         let mut result = self.replay(name, trace, &settings)?;
-        result.budget_bytes = Some(limit.resolve(result.peak_requested_bytes));
+        result.budget_bytes = result.limit_bytes;
         Ok(Some(result))
     }
 
@@ -166,10 +157,7 @@ fn advice(error: &ReplayError) -> String {
         }
         ReplayError::TooManyStreams(_) => format!("{error}; the file is damaged, record it again"),
         ReplayError::LimitBelowAllocation { largest, .. } => {
-            format!(
-                "{error}; give a limit of at least {}MiB, or 1x",
-                largest.div_ceil(1 << 20)
-            )
+            format!("{error}; give a limit of at least {}MiB, or 1x", largest.div_ceil(1 << 20))
         }
         ReplayError::Pool(_) | ReplayError::Device(_) => error.to_string(),
     }

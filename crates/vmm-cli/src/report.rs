@@ -82,9 +82,7 @@ fn mean_row(results: &[ReplayResult], with_budget: bool) -> Vec<Cell> {
     vec![
         Cell::heading("geometric mean"),
         empty(),
-        text(mean(ReplayResult::recorded_ratio, 0.0), |r| {
-            format!("{}x", ratio(r))
-        }),
+        text(mean(ReplayResult::recorded_ratio, 0.0), |r| format!("{}x", ratio(r))),
         empty(),
         text(mean(ReplayResult::reserved_ratio, 0.0), ratio),
         empty(),
@@ -93,9 +91,7 @@ fn mean_row(results: &[ReplayResult], with_budget: bool) -> Vec<Cell> {
         text(mean(ReplayResult::worker_share, SMALLEST_SHARE), percent),
         empty(),
         empty(),
-        text(mean(|r| Some(r.host_ns_per_op), 1.0), |ns| {
-            format!("{ns:.0}")
-        }),
+        text(mean(|r| Some(r.host_ns_per_op), 1.0), |ns| format!("{ns:.0}")),
         if with_budget {
             text(mean(budget_ratio, 0.0), |r| format!("{}x", ratio(r)))
         } else {
@@ -105,16 +101,10 @@ fn mean_row(results: &[ReplayResult], with_budget: bool) -> Vec<Cell> {
 }
 
 /// The smallest working limit over what the program needs.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "shown with three digits behind the point"
-)]
+#[expect(clippy::cast_precision_loss, reason = "shown with three digits behind the point")]
 fn budget_ratio(result: &ReplayResult) -> Option<f64> {
     let needed = result.peak_requested_bytes;
-    result
-        .budget_bytes
-        .filter(|_| needed > 0)
-        .map(|bytes| bytes as f64 / needed as f64)
+    result.budget_bytes.filter(|_| needed > 0).map(|bytes| bytes as f64 / needed as f64)
 }
 
 /// The results as one JSON array.
@@ -149,6 +139,7 @@ mod tests {
             waits: 0,
             host_ns_per_op: 98.76,
             failures: 0,
+            limit_bytes: None,
             budget_bytes: None,
             worker_driver_calls: 12,
             curve: Vec::new(),
@@ -168,16 +159,9 @@ mod tests {
         let mut silent = result("rmm_log#1", 6 << 20, 0.0);
         silent.recorded_peak_reserved_bytes = None;
         silent.duration_us = 0;
-        let results = [
-            result("prefetch_side_stream", 1_919 << 20, 1.0),
-            failed,
-            silent,
-        ];
+        let results = [result("prefetch_side_stream", 1_919 << 20, 1.0), failed, silent];
         let text = table(&results, false);
-        assert!(
-            text.lines().all(|line| line.chars().count() <= 120),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
         insta::assert_snapshot!(text);
     }
 

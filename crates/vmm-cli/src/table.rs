@@ -13,35 +13,23 @@ pub(crate) struct Cell {
 impl Cell {
     /// Text that draws the eye: something went wrong.
     pub(crate) fn alarming(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            style: AnsiColor::Red.on_default().bold(),
-        }
+        Self { text: text.into(), style: AnsiColor::Red.on_default().bold() }
     }
 
     /// Text that names something.
     pub(crate) fn heading(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            style: Style::new().bold(),
-        }
+        Self { text: text.into(), style: Style::new().bold() }
     }
 
     /// Text that is less important than the rest.
     pub(crate) fn faint(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            style: Style::new().dimmed(),
-        }
+        Self { text: text.into(), style: Style::new().dimmed() }
     }
 }
 
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
-        Self {
-            text: text.into(),
-            style: Style::new(),
-        }
+        Self { text: text.into(), style: Style::new() }
     }
 }
 
@@ -64,10 +52,7 @@ impl Table {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width_of = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells
-                .map(|cell| cell.text.chars().count())
-                .max()
-                .unwrap_or(0)
+            cells.map(|cell| cell.text.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..columns).map(width_of).collect();
         let mut out = String::new();
@@ -75,19 +60,11 @@ impl Table {
             let mut line = String::new();
             for (column, cell) in row.iter().enumerate() {
                 let blanks = widths[column] - cell.text.chars().count();
-                let (before, after) = if column == 0 {
-                    (0, blanks)
-                } else {
-                    (GAP + blanks, 0)
-                };
+                let (before, after) = if column == 0 { (0, blanks) } else { (GAP + blanks, 0) };
                 let styled = coloured && !cell.text.is_empty();
                 let style = if styled { cell.style } else { Style::new() };
                 // Writing to a string cannot fail.
-                let _ = write!(
-                    line,
-                    "{:before$}{style}{}{style:#}{:after$}",
-                    "", cell.text, ""
-                );
+                let _ = write!(line, "{:before$}{style}{}{style:#}{:after$}", "", cell.text, "");
             }
             out.push_str(line.trim_end());
             out.push('\n');
@@ -123,13 +100,7 @@ mod tests {
         let plain: String = coloured
             .split('\u{1b}')
             .enumerate()
-            .map(|(i, s)| {
-                if i == 0 {
-                    s
-                } else {
-                    s.split_once('m').map_or("", |(_, rest)| rest)
-                }
-            })
+            .map(|(i, s)| if i == 0 { s } else { s.split_once('m').map_or("", |(_, rest)| rest) })
             .collect();
         assert_eq!(plain, table().render(false));
     }

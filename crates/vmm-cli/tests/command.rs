@@ -17,10 +17,7 @@ fn vmm(dir: &Path, args: &[&str]) -> String {
     let code = output.status.code().expect("vmm ends by itself");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     let (out, err) = (text(output.stdout), text(output.stderr));
-    format!(
-        "$ vmm {}\nexit code {code}\n--- stdout\n{out}--- stderr\n{err}",
-        args.join(" ")
-    )
+    format!("$ vmm {}\nexit code {code}\n--- stdout\n{out}--- stderr\n{err}", args.join(" "))
 }
 
 fn traces() -> PathBuf {
@@ -37,11 +34,7 @@ fn without_host_time(shown: &str) -> String {
         if in_rows {
             // The column before the last; the row of means leaves the last one empty.
             let last = words.len() - 1;
-            let host = if line.starts_with("geometric mean") {
-                last
-            } else {
-                last - 1
-            };
+            let host = if line.starts_with("geometric mean") { last } else { last - 1 };
             words[host] = "[ns]";
             lines.push(words.join(" "));
         } else {
@@ -59,12 +52,10 @@ fn without_host_time(shown: &str) -> String {
 
 /// JSON without the host's time.
 fn without_host_time_in_json(shown: &str) -> String {
-    let lines = shown
-        .lines()
-        .map(|line| match line.split_once("\"host_ns_per_op\": ") {
-            Some((before, _)) => format!("{before}\"host_ns_per_op\": [ns],"),
-            None => line.to_owned(),
-        });
+    let lines = shown.lines().map(|line| match line.split_once("\"host_ns_per_op\": ") {
+        Some((before, _)) => format!("{before}\"host_ns_per_op\": [ns],"),
+        None => line.to_owned(),
+    });
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -80,15 +71,9 @@ fn wrong_command_lines() {
     let dir = traces();
     let shown = [
         vmm(&dir, &["replay"]),
-        vmm(
-            &dir,
-            &["replay", "frag_grow.pickle.gz", "--limit", "3 potatoes"],
-        ),
+        vmm(&dir, &["replay", "frag_grow.pickle.gz", "--limit", "3 potatoes"]),
         vmm(&dir, &["replay", "frag_grow.pickle.gz", "--lag", "5"]),
-        vmm(
-            &dir,
-            &["replay", "frag_grow.pickle.gz", "--limit", "1x", "--budget"],
-        ),
+        vmm(&dir, &["replay", "frag_grow.pickle.gz", "--limit", "1x", "--budget"]),
     ];
     insta::assert_snapshot!(shown.join("\n"));
 }
@@ -97,53 +82,32 @@ fn wrong_command_lines() {
 fn completions() {
     for shell in ["bash", "zsh", "fish"] {
         let shown = vmm(&traces(), &["completions", shell]);
-        assert!(
-            shown.contains("exit code 0") && shown.contains("cross-stream"),
-            "{shown}"
-        );
+        assert!(shown.contains("exit code 0") && shown.contains("cross-stream"), "{shown}");
     }
 }
 
 #[test]
 fn a_table() {
-    let shown = vmm(
-        &traces(),
-        &["replay", "frag_grow.pickle.gz", "--limit", "1.10x"],
-    );
+    let shown = vmm(&traces(), &["replay", "frag_grow.pickle.gz", "--limit", "1.10x"]);
     insta::assert_snapshot!(without_host_time(&shown));
 }
 
 #[test]
 fn json() {
-    let shown = vmm(
-        &traces(),
-        &[
-            "replay",
-            "frag_grow.pickle.gz",
-            "--limit",
-            "1.10x",
-            "--json",
-        ],
-    );
+    let shown = vmm(&traces(), &["replay", "frag_grow.pickle.gz", "--limit", "1.10x", "--json"]);
     insta::assert_snapshot!(without_host_time_in_json(&shown));
 }
 
 #[test]
 fn failed_allocations_give_exit_code_one() {
     // Below the peak something must fail, whatever the pool does.
-    let shown = vmm(
-        &traces(),
-        &["replay", "frag_grow.pickle.gz", "--limit", "0.9x"],
-    );
+    let shown = vmm(&traces(), &["replay", "frag_grow.pickle.gz", "--limit", "0.9x"]);
     assert!(shown.contains("exit code 1"), "{shown}");
 }
 
 #[test]
 fn a_limit_below_one_allocation() {
-    let shown = vmm(
-        &traces(),
-        &["replay", "frag_grow.pickle.gz", "--limit", "4MiB"],
-    );
+    let shown = vmm(&traces(), &["replay", "frag_grow.pickle.gz", "--limit", "4MiB"]);
     insta::assert_snapshot!(shown);
 }
 
@@ -159,26 +123,14 @@ fn bad_input_is_named_and_the_rest_is_replayed() {
     file("empty.pickle", b"");
     file("half.pickle.gz", &whole[..whole.len() / 2]);
     file("short.pickle.gz", &gzipped.finish().expect("in memory"));
-    file(
-        "broken_gzip.pickle.gz",
-        b"\x1f\x8b\x08\x00garbage that is no deflate stream",
-    );
+    file("broken_gzip.pickle.gz", b"\x1f\x8b\x08\x00garbage that is no deflate stream");
     file("global.pickle", b"\x80\x02cos\nsystem\n(U\x04true\x85R.");
     file("number.pickle", b"\x80\x02K\x07.");
     file("text.pickle", b"this is a letter, not a trace\n");
     file("json.pickle", b"{\"segments\": []}");
-    file(
-        "columns.csv",
-        b"Thread,Time,Action,Pointer\n1,00:00:00.0,allocate,0x1\n",
-    );
-    file(
-        "free.csv",
-        b"Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,free,0x10,16,0\n",
-    );
-    file(
-        "size.csv",
-        b"Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,allocate,0x10,-5,0\n",
-    );
+    file("columns.csv", b"Thread,Time,Action,Pointer\n1,00:00:00.0,allocate,0x1\n");
+    file("free.csv", b"Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,free,0x10,16,0\n");
+    file("size.csv", b"Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,allocate,0x10,-5,0\n");
     fs::create_dir(dir.path().join("nothing")).expect("writable");
     file("good.pickle.gz", &whole);
 

@@ -75,11 +75,7 @@ fn live_leases(c: &mut Criterion) {
 fn random_sizes(c: &mut Criterion) {
     const LIVE: usize = 1_000;
     let mut group = c.benchmark_group("replace_one_of_1000");
-    for (name, from, to) in [
-        ("512B-64KiB", 9, 16),
-        ("512B-64MiB", 9, 26),
-        ("2MiB-64MiB", 21, 26),
-    ] {
+    for (name, from, to) in [("512B-64KiB", 9, 16), ("512B-64MiB", 9, 26), ("2MiB-64MiB", 21, 26)] {
         let pool = empty_pool();
         let lens = lens(from, to);
         // Four times what is live: room enough that fragmentation makes nothing miss.
@@ -90,10 +86,8 @@ fn random_sizes(c: &mut Criterion) {
         };
         make_memory(&pool, bytes(true), support::LONGEST_SHORT, STREAM);
         make_memory(&pool, bytes(false), u64::MAX, STREAM);
-        let mut live: Vec<Option<MockLease>> = lens[..LIVE]
-            .iter()
-            .map(|len| Some(lease(&pool, *len, STREAM)))
-            .collect();
+        let mut live: Vec<Option<MockLease>> =
+            lens[..LIVE].iter().map(|len| Some(lease(&pool, *len, STREAM))).collect();
         let mut numbers = Numbers::new(3);
         let mut replace = || {
             let at = numbers.below(LIVE);
@@ -117,18 +111,10 @@ fn threads(c: &mut Criterion) {
         for count in [1_u32, 2, 4] {
             let pool = empty_pool();
             let streams: Vec<StreamId> = (0..count)
-                .map(|thread| {
-                    StreamId(if own_streams {
-                        1 + u64::from(thread)
-                    } else {
-                        1
-                    })
-                })
+                .map(|thread| StreamId(if own_streams { 1 + u64::from(thread) } else { 1 }))
                 .collect();
-            let stock: Vec<MockLease> = streams
-                .iter()
-                .map(|stream| lease(&pool, 4 * LEN, *stream))
-                .collect();
+            let stock: Vec<MockLease> =
+                streams.iter().map(|stream| lease(&pool, 4 * LEN, *stream)).collect();
             drop(stock);
             let watch = HitsOnly::begin(&pool);
             group.throughput(Throughput::Elements(u64::from(count)));

@@ -57,17 +57,12 @@ fn replace_pairs_measured(
 fn main() {
     let args: Vec<String> = env::args().skip(1).collect();
     let number = |index: usize, default| {
-        args.get(index).map_or(default, |text: &String| {
-            text.parse().expect("a number of leases or pairs")
-        })
+        args.get(index)
+            .map_or(default, |text: &String| text.parse().expect("a number of leases or pairs"))
     };
     let (count, pairs) = (number(0, 1_000), number(1, 1_000_000).max(1));
     let named = |name: &str| args.iter().any(|arg| arg == name);
-    let layout = if named("packed") {
-        Layout::Packed
-    } else {
-        Layout::Scattered
-    };
+    let layout = if named("packed") { Layout::Packed } else { Layout::Scattered };
     let replaces = named("replace");
     let rounds = env::var("ROUNDS").map_or(ROUNDS, |text| text.parse().expect("a number"));
 

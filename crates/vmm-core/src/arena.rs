@@ -60,7 +60,13 @@ impl Arena {
 
     /// The shortest extent for a lease of `slot`: its own or ready memory.
     #[inline]
-    pub(crate) fn find(&self, extents: &Extents, slot: StreamSlot, len: u64, alignment: u64) -> Option<ExtentId> {
+    pub(crate) fn find(
+        &self,
+        extents: &Extents,
+        slot: StreamSlot,
+        len: u64,
+        alignment: u64,
+    ) -> Option<ExtentId> {
         let find = |slot| self.bins_of(slot).and_then(|bins| bins.find(extents, len, alignment));
         match (find(slot), find(READY)) {
             (Some(own), Some(ready)) if extents[ready].len < extents[own].len => Some(ready),

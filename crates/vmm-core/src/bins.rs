@@ -152,7 +152,11 @@ impl Bins {
     }
 
     /// The shortest bins first, all extents of at least `len` bytes.
-    pub(crate) fn at_least<'a>(&'a self, extents: &'a Extents, len: u64) -> impl Iterator<Item = ExtentId> + 'a {
+    pub(crate) fn at_least<'a>(
+        &'a self,
+        extents: &'a Extents,
+        len: u64,
+    ) -> impl Iterator<Item = ExtentId> + 'a {
         let mut bin = self.next_bin(bin_of(len));
         let mut id = bin.map_or(NONE, |bin| self.heads[bin]);
         std::iter::from_fn(move || {

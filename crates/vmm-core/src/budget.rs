@@ -48,7 +48,12 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(limit: Option<u64>, target: Option<u64>, granule: u64, time_to_live: Duration) -> Self {
+    pub(crate) fn new(
+        limit: Option<u64>,
+        target: Option<u64>,
+        granule: u64,
+        time_to_live: Duration,
+    ) -> Self {
         Self {
             limit,
             target,
@@ -182,7 +187,7 @@ mod tests {
             let budget = budget(Some(limit), None);
             for arena in [SMALL, LARGE] {
                 let len = budget.frame_len(arena);
-                assert!(len >= 2 * MIB && len % (2 * MIB) == 0);
+                assert!(len >= 2 * MIB && len.is_multiple_of(2 * MIB));
                 assert!(budget.ahead_len(arena, u64::MAX / 2) <= len);
             }
         }

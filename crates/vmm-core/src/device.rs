@@ -118,7 +118,13 @@ pub trait VirtualMemoryDevice: Send + Sync {
     /// Queues a copy of `len` bytes between two usable ranges.
     /// - Ordered with all other work of `stream`.
     /// - pre: the ranges do not overlap.
-    fn copy(&self, to: DeviceAddr, from: DeviceAddr, len: u64, stream: StreamId) -> DeviceResult<()>;
+    fn copy(
+        &self,
+        to: DeviceAddr,
+        from: DeviceAddr,
+        len: u64,
+        stream: StreamId,
+    ) -> DeviceResult<()>;
 
     /// Queues the filling of a usable range with one byte value.
     /// - Ordered with all other work of `stream`.
@@ -322,7 +328,7 @@ pub enum DeviceErrorKind {
 
 /// A device call that failed, with the facts of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{op}({addr}, {len} bytes) failed: {kind:?} (driver code {code}{})", Detail(*.detail))]
+#[error("{op}({addr}, {len} bytes) failed: {kind:?} (driver code {code}{})", Detail(detail))]
 pub struct DeviceError {
     /// Which call.
     pub op: DeviceOp,

@@ -96,7 +96,9 @@ impl Extent {
 
     #[inline]
     pub(crate) fn fits(&self, len: u64, alignment: u64) -> bool {
-        self.aligned(alignment).and_then(|start| start.checked_add(len)).is_some_and(|end| end <= self.end())
+        self.aligned(alignment)
+            .and_then(|start| start.checked_add(len))
+            .is_some_and(|end| end <= self.end())
     }
 }
 

@@ -180,7 +180,8 @@ impl State {
             .voids(&self.extents)
             .filter_map(|void| {
                 let gap = &self.extents[void];
-                let prefix = Some(gap.prev).filter(|prev| *prev != NONE && self.usable(*prev, want.slot));
+                let prefix =
+                    Some(gap.prev).filter(|prev| *prev != NONE && self.usable(*prev, want.slot));
                 let start = prefix
                     .and_then(|prev| self.extents[prev].aligned(want.alignment))
                     .filter(|start| *start < gap.addr);
@@ -250,11 +251,20 @@ impl State {
     /// Bytes of frames that may be made before `ceiling`, or the limit, is passed.
     pub(crate) fn room(&self, ceiling: u64) -> u64 {
         let reserved = self.counters.reserved_bytes;
-        round_down(ceiling.saturating_sub(reserved).min(self.budget.room(reserved)), self.budget.granule)
+        round_down(
+            ceiling.saturating_sub(reserved).min(self.budget.room(reserved)),
+            self.budget.granule,
+        )
     }
 
     /// Takes everything that a growth touches out of reach and reserves its new bytes.
-    fn take_out(&mut self, reserve: Reserve, place: Place, chosen: Vec<Choice>, means: Means) -> Growth {
+    fn take_out(
+        &mut self,
+        reserve: Reserve,
+        place: Place,
+        chosen: Vec<Choice>,
+        means: Means,
+    ) -> Growth {
         let Reserve { arena, slot, .. } = reserve;
         if let Some(prefix) = place.prefix {
             self.arenas[usize::from(arena)].remove(&mut self.extents, prefix);
@@ -298,7 +308,9 @@ impl State {
             piece
         });
         let pieces = pieces.collect();
-        self.counters.reserve(chosen.iter().map(|choice| if let Choice::New(len) = choice { *len } else { 0 }).sum());
+        self.counters.reserve(
+            chosen.iter().map(|choice| if let Choice::New(len) = choice { *len } else { 0 }).sum(),
+        );
         self.steps_under_way += 1;
         Growth {
             extent,
@@ -334,8 +346,10 @@ impl State {
         groups: impl ExactSizeIterator<Item = &'a [Part]>,
     ) -> Vec<Vec<(MappingId, ExtentId)>> {
         let mut cuts = vec![Vec::new(); groups.len()];
-        let mut all: Vec<(usize, Part)> =
-            groups.enumerate().flat_map(|(index, parts)| parts.iter().map(move |part| (index, *part))).collect();
+        let mut all: Vec<(usize, Part)> = groups
+            .enumerate()
+            .flat_map(|(index, parts)| parts.iter().map(move |part| (index, *part)))
+            .collect();
         // From above, because what is below a cut keeps the id of the extent.
         all.sort_by_key(|(_, part)| std::cmp::Reverse(part.addr));
         for (index, part) in all {

@@ -67,13 +67,20 @@ impl State {
         all
     }
 
-    fn drawable(&self, arena: ArenaId, reserve: Reserve, means: Means, least: u64) -> Vec<ExtentId> {
+    fn drawable(
+        &self,
+        arena: ArenaId,
+        reserve: Reserve,
+        means: Means,
+        least: u64,
+    ) -> Vec<ExtentId> {
         let arena = &self.arenas[usize::from(arena)];
         let mut extents: Vec<ExtentId> = arena.free(&self.extents, reserve.slot, least).collect();
         if reserve.slot != READY {
             extents.extend(arena.free(&self.extents, READY, least));
         }
-        extents.retain(|id| Some(*id) != reserve.except && (!means.unmap_first || self.is_over(*id)));
+        extents
+            .retain(|id| Some(*id) != reserve.except && (!means.unmap_first || self.is_over(*id)));
         extents
     }
 
@@ -105,8 +112,15 @@ impl State {
     fn leaving_frames(&self, reserve: Reserve, means: Means) -> Vec<IdleFrame> {
         let leaving = self.frames.leaving.iter().filter(|_| !means.unmap_first);
         leaving
-            .filter(|frame| self.uses_of(**frame).all(|use_| use_.stream == reserve.slot || self.timelines.is_reached(use_)))
-            .map(|frame| IdleFrame { frame: *frame, len: self.frames.frames[*frame].len, parts: Vec::new() })
+            .filter(|frame| {
+                self.uses_of(**frame)
+                    .all(|use_| use_.stream == reserve.slot || self.timelines.is_reached(use_))
+            })
+            .map(|frame| IdleFrame {
+                frame: *frame,
+                len: self.frames.frames[*frame].len,
+                parts: Vec::new(),
+            })
             .collect()
     }
 
@@ -181,8 +195,13 @@ impl State {
         let region = &self.arenas[usize::from(extent.arena)].regions[usize::from(extent.region)];
         let mapping = region.mapping_at(if last { extent.addr } else { extent.end() - 1 })?;
         let entry = &self.frames.mappings[mapping];
-        let (addr, end) = if last { (extent.addr, entry.end()) } else { (entry.addr, extent.end()) };
-        let covers = if last { entry.addr < addr && end <= extent.end() } else { end < entry.end() && extent.addr <= addr };
+        let (addr, end) =
+            if last { (extent.addr, entry.end()) } else { (entry.addr, extent.end()) };
+        let covers = if last {
+            entry.addr < addr && end <= extent.end()
+        } else {
+            end < entry.end() && extent.addr <= addr
+        };
         covers.then(|| FreeEnd {
             frame: entry.frame,
             frame_len: entry.len,

@@ -31,20 +31,33 @@ impl State {
         let mut frames = Vec::new();
         for (id, frame) in self.frames.frames.iter() {
             index.insert(id, frames.len());
-            frames.push(FrameView { len: frame.len, mappings: frame.mappings.len(), leaving: frame.leaving });
+            frames.push(FrameView {
+                len: frame.len,
+                mappings: frame.mappings.len(),
+                leaving: frame.leaving,
+            });
         }
         let mappings = self.frames.mappings.iter().map(|(_, entry)| MappingView {
             range: range(entry.addr, entry.len),
             frame: index[&entry.frame],
             stale: entry.state != MappingState::Current,
         });
-        let of_kind = |kinds: &'static [Kind]| self.extents.iter().map(|(_, e)| e).filter(|e| kinds.contains(&e.kind));
+        let of_kind = |kinds: &'static [Kind]| {
+            self.extents.iter().map(|(_, e)| e).filter(|e| kinds.contains(&e.kind))
+        };
         Snapshot {
             stats: self.stats(),
-            regions: self.arenas.iter().flat_map(|a| &a.regions).map(|r| range(r.base, r.len)).collect(),
+            regions: self
+                .arenas
+                .iter()
+                .flat_map(|a| &a.regions)
+                .map(|r| range(r.base, r.len))
+                .collect(),
             mappings: mappings.collect(),
             frames,
-            leases: of_kind(&[Kind::Live, Kind::Retired]).map(|extent| self.lease_view(extent)).collect(),
+            leases: of_kind(&[Kind::Live, Kind::Retired])
+                .map(|extent| self.lease_view(extent))
+                .collect(),
             free: of_kind(&[Kind::Free])
                 .map(|extent| FreeView {
                     range: range(extent.addr, extent.len),
@@ -71,8 +84,10 @@ impl State {
         for (_, extent) in self.extents.iter().filter(|(_, extent)| extent.kind == Kind::Live) {
             *bytes.entry(extent.owner).or_default() += extent.len;
         }
-        let mut owners: Vec<_> =
-            bytes.into_iter().map(|(owner, bytes)| (self.owners.name(owner).to_owned(), bytes)).collect();
+        let mut owners: Vec<_> = bytes
+            .into_iter()
+            .map(|(owner, bytes)| (self.owners.name(owner).to_owned(), bytes))
+            .collect();
         owners.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         owners.truncate(most);
         owners
@@ -87,7 +102,8 @@ impl State {
             if extent.arena == LARGE {
                 longest = longest.max(extent.len);
             }
-            idle += self.whole_mappings(id).iter().map(|m| self.frames.mappings[*m].len).sum::<u64>();
+            idle +=
+                self.whole_mappings(id).iter().map(|m| self.frames.mappings[*m].len).sum::<u64>();
         }
         let room = match self.budget.limit {
             Some(limit) if !device_full => limit.saturating_sub(self.counters.reserved_bytes),

@@ -143,7 +143,9 @@ impl State {
             return Ok(Next::Exhausted);
         }
         // Frames on their way out make room for new ones when they are gone.
-        if !self.frames.leaving.is_empty() && let Some(step) = self.step_removing(device)? {
+        if !self.frames.leaving.is_empty()
+            && let Some(step) = self.step_removing(device)?
+        {
             return Ok(Next::Remove(step));
         }
         let fences = self.fences_to_wait_for(device, want.slot, reach.means)?;
@@ -221,7 +223,12 @@ impl State {
         if want.arena() != SMALL {
             return None;
         }
-        let found = self.arenas[usize::from(LARGE)].find(&self.extents, want.slot, want.len, want.alignment)?;
+        let found = self.arenas[usize::from(LARGE)].find(
+            &self.extents,
+            want.slot,
+            want.len,
+            want.alignment,
+        )?;
         self.whole_mappings(found).is_empty().then(|| self.carve(found, want))
     }
 
@@ -254,7 +261,8 @@ impl State {
         want: &Want,
         means: Means,
     ) -> DeviceResult<Option<Next>> {
-        let others: Vec<StreamSlot> = self.timelines.slots().filter(|slot| *slot != want.slot).collect();
+        let others: Vec<StreamSlot> =
+            self.timelines.slots().filter(|slot| *slot != want.slot).collect();
         for other in others {
             let free = self.free_of(other);
             if free.is_empty() {
@@ -338,7 +346,9 @@ impl State {
     fn has_addresses(&self, want: &Want) -> bool {
         let frame = self.frames.longest.max(self.budget.frame_len(want.arena()));
         let need = want.len.saturating_add(want.alignment).saturating_add(frame);
-        self.arenas[usize::from(want.arena())].voids(&self.extents).any(|void| self.extents[void].len >= need)
+        self.arenas[usize::from(want.arena())]
+            .voids(&self.extents)
+            .any(|void| self.extents[void].len >= need)
     }
 
     /// For each stream, the first fence whose passing frees memory for `taker`.
@@ -352,7 +362,11 @@ impl State {
         let mut points = self.free_points(|slot| slot != taker || means.unmap_first);
         points.extend(self.retired.iter().flat_map(|id| self.uses.iter(self.extents[*id].uses)));
         points.extend(self.frames.leaving.iter().flat_map(|frame| self.uses_of(*frame)));
-        self.first_fences(device, points)
+        let mut fences = self.first_fences(device, points)?;
+        if !self.frames.leaving.is_empty() {
+            fences.extend(self.unbinding.iter().map(|(fence, _)| *fence));
+        }
+        Ok(fences)
     }
 
     /// The last uses of free memory of some streams.

@@ -59,7 +59,14 @@ impl<D: VirtualMemoryDevice + 'static> Lease<D> {
         if let Some(id) = self.id {
             self.pool.share(id);
         }
-        Self { pool: self.pool.clone(), id: self.id, addr: self.addr, len: self.len, stream: self.stream, owner }
+        Self {
+            pool: self.pool.clone(),
+            id: self.id,
+            addr: self.addr,
+            len: self.len,
+            stream: self.stream,
+            owner,
+        }
     }
 
     /// Notes that work on a further stream uses the memory, from now until the last release.

@@ -40,8 +40,8 @@ pub use state::LeaseId;
 pub use step::{Step, StepOutcome};
 
 pub use device::{
-    AddrRange, Capabilities, DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, FrameKind, Mapping, MemoryInfo,
-    Properties, VirtualMemoryDevice,
+    AddrRange, Capabilities, DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, FrameKind,
+    Mapping, MemoryInfo, Properties, VirtualMemoryDevice,
 };
 pub use error::{AllocError, OutOfMemory, PoolError};
 pub use options::{Clock, CrossStream, Maintenance, PoolOptions};

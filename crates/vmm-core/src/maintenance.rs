@@ -7,8 +7,8 @@ use crate::arena::{LARGE, SMALL};
 use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::frame::MappingState;
 use crate::growth::Means;
-use crate::options::CrossStream;
 use crate::idle::{IdleFrame, Reserve};
+use crate::options::CrossStream;
 use crate::state::State;
 use crate::step::{Step, StepOutcome, Work, range};
 use crate::timeline::{Point, READY};
@@ -50,8 +50,11 @@ impl State {
         if self.budget.may_exceed(self.counters.reserved_bytes) {
             self.poll(device, READY, cross_stream)?;
         }
-        let excess = self.budget.excess(now, self.counters.live_bytes, self.counters.reserved_bytes);
-        if excess >= self.budget.granule && self.expel(self.counters.reserved_bytes - excess, means) > 0 {
+        let excess =
+            self.budget.excess(now, self.counters.live_bytes, self.counters.reserved_bytes);
+        if excess >= self.budget.granule
+            && self.expel(self.counters.reserved_bytes - excess, means) > 0
+        {
             return self.step_removing(device);
         }
         Ok(None)
@@ -69,7 +72,10 @@ impl State {
         } else {
             (LARGE, self.budget.ahead_len(LARGE, self.counters.reserved_bytes))
         };
-        (len <= room).then(|| self.plan_ahead(arena, len, means)).flatten().map(|growth| Step(Work::Grow(growth)))
+        (len <= room)
+            .then(|| self.plan_ahead(arena, len, means))
+            .flatten()
+            .map(|growth| Step(Work::Grow(growth)))
     }
 
     fn free_in(&self, arena: u8) -> u64 {
@@ -83,12 +89,20 @@ impl State {
     }
 
     /// Removes stale mappings whose uses are over, and frames that have none left.
-    pub(crate) fn step_removing<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D) -> DeviceResult<Option<Step>> {
+    pub(crate) fn step_removing<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+    ) -> DeviceResult<Option<Step>> {
+        self.forget_unbound(device)?;
         if let Some(step) = self.step_releasing() {
             return Ok(Some(step));
         }
         self.poll_stale(device)?;
-        let over = self.frames.mappings.len().saturating_sub(self.frames.frames.len() * MAPPINGS_PER_FRAME);
+        let over = self
+            .frames
+            .mappings
+            .len()
+            .saturating_sub(self.frames.frames.len() * MAPPINGS_PER_FRAME);
         let mut batch = Vec::new();
         for index in 0..self.frames.stale.len() {
             let mapping = self.frames.stale[index];
@@ -110,8 +124,27 @@ impl State {
         Ok(Some(Step(Work::Unmap(batch))))
     }
 
+    /// Forgets mappings whose queued removal is over.
+    fn forget_unbound<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D) -> DeviceResult<()> {
+        let mut index = 0;
+        while let Some((fence, _)) = self.unbinding.get(index) {
+            if device.reached(fence.stream)? < fence.value {
+                index += 1;
+                continue;
+            }
+            for mapping in self.unbinding.swap_remove(index).1 {
+                self.forget_mapping(mapping);
+            }
+        }
+        Ok(())
+    }
+
     fn step_releasing(&mut self) -> Option<Step> {
-        let leaving = self.frames.leaving.iter().position(|id| self.frames.frames[*id].mappings.is_empty())?;
+        let leaving = self
+            .frames
+            .leaving
+            .iter()
+            .position(|id| self.frames.frames[*id].mappings.is_empty())?;
         let id = self.frames.leaving.swap_remove(leaving);
         let frame = &self.frames.frames[id];
         self.steps_under_way += 1;
@@ -202,35 +235,37 @@ impl State {
         let mut points: Vec<Point> = self.stale_uses().collect();
         points.extend(self.free_points(|_| true));
         points.extend(self.retired.iter().flat_map(|id| self.uses.iter(self.extents[*id].uses)));
-        self.first_fences(device, points)
+        let mut fences = self.first_fences(device, points)?;
+        fences.extend(self.unbinding.iter().map(|(fence, _)| *fence));
+        Ok(fences)
     }
 
     /// Records what came of a removal.
     pub(crate) fn finish_removal(&mut self, outcome: &StepOutcome) {
         self.steps_under_way -= 1;
-        let succeeded = outcome.succeeded();
-        match &outcome.work {
-            Work::Unmap(batch) => {
-                for (mapping, _) in batch {
-                    if succeeded {
-                        self.counters.unmaps += 1;
-                        self.forget_mapping(*mapping);
-                    } else {
-                        self.frames.mappings[*mapping].state = MappingState::Stale;
-                    }
-                }
-            }
-            Work::Release(id, _, len) => {
-                if succeeded {
-                    self.frames.frames.remove(*id);
-                    self.counters.frames_released += 1;
-                    self.counters.frames_released_bytes += *len;
-                    self.counters.unreserve(*len);
+        match (&outcome.work, &outcome.result) {
+            (Work::Unmap(batch), Ok(done)) => {
+                self.counters.unmaps += batch.len() as u64;
+                let mappings = batch.iter().map(|(mapping, _)| *mapping);
+                if done.gone == Fence::REACHED {
+                    mappings.for_each(|mapping| self.forget_mapping(mapping));
                 } else {
-                    self.frames.leaving.push(*id);
+                    self.unbinding.push((done.gone, mappings.collect()));
                 }
             }
-            Work::Grow(_) => unreachable!("growth has its own finish"),
+            (Work::Unmap(batch), Err(_)) => {
+                for (mapping, _) in batch {
+                    self.frames.mappings[*mapping].state = MappingState::Stale;
+                }
+            }
+            (Work::Release(id, _, len), Ok(_)) => {
+                self.frames.frames.remove(*id);
+                self.counters.frames_released += 1;
+                self.counters.frames_released_bytes += *len;
+                self.counters.unreserve(*len);
+            }
+            (Work::Release(id, ..), Err(_)) => self.frames.leaving.push(*id),
+            (Work::Grow(_), _) => unreachable!("growth has its own finish"),
         }
     }
 }

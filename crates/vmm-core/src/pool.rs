@@ -80,7 +80,9 @@ impl<D: VirtualMemoryDevice + 'static> Clone for Pool<D> {
 
 impl<D: VirtualMemoryDevice + 'static> fmt::Debug for Pool<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("device", &self.handle.shared.device.properties().name).finish_non_exhaustive()
+        f.debug_struct("Pool")
+            .field("device", &self.handle.shared.device.properties().name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -94,7 +96,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     pub fn new(device: Arc<D>, options: PoolOptions) -> Result<Self, PoolError> {
         let properties = device.properties();
         let granule = properties.granule;
-        let missing = |missing| PoolError::NotSupported { device: properties.name.clone(), missing };
+        let missing =
+            |missing| PoolError::NotSupported { device: properties.name.clone(), missing };
         if !properties.capabilities.remapping {
             return Err(missing("remapping of memory"));
         }
@@ -102,7 +105,9 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
             return Err(missing("frames of the kind asked for"));
         }
         if options.limit.is_some_and(|limit| limit < granule) {
-            return Err(PoolError::Options("the limit is below one granule of the device: raise it"));
+            return Err(PoolError::Options(
+                "the limit is below one granule of the device: raise it",
+            ));
         }
         let device_total = device.memory_info()?.total;
         let uses_worker = options.maintenance == Maintenance::Worker;
@@ -138,7 +143,12 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     ///
     /// # Errors
     /// See [`AllocError`]. Nothing has changed then.
-    pub fn allocate(&self, len: u64, stream: StreamId, owner: Owner) -> Result<Lease<D>, AllocError> {
+    pub fn allocate(
+        &self,
+        len: u64,
+        stream: StreamId,
+        owner: Owner,
+    ) -> Result<Lease<D>, AllocError> {
         self.allocate_with(Request { owner, ..Request::new(len, stream) })
     }
 
@@ -148,7 +158,9 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// See [`AllocError`]. Nothing has changed then.
     #[inline]
     pub fn allocate_with(&self, request: Request) -> Result<Lease<D>, AllocError> {
-        let Some(mut want) = self.handle.shared.check(&request)? else { return Ok(self.lease(None, 0, request)) };
+        let Some(mut want) = self.handle.shared.check(&request)? else {
+            return Ok(self.lease(None, 0, request));
+        };
         {
             let mut state = self.handle.shared.lock();
             want.slot = state.timelines.slot(request.stream);
@@ -171,7 +183,9 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// # Errors
     /// [`AllocError::TooLarge`]. That there is none at hand is `Ok(None)`.
     pub fn allocate_at_hand(&self, request: Request) -> Result<Option<Lease<D>>, AllocError> {
-        let Some(mut want) = self.handle.shared.check(&request)? else { return Ok(Some(self.lease(None, 0, request))) };
+        let Some(mut want) = self.handle.shared.check(&request)? else {
+            return Ok(Some(self.lease(None, 0, request)));
+        };
         let mut state = self.handle.shared.lock();
         want.slot = state.timelines.slot(request.stream);
         let taken = state.take(&want).map(|id| (id, state.extents[id.extent].addr));
@@ -303,4 +317,3 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         self.handle.shared.lock().validate();
     }
 }
-

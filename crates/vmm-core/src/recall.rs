@@ -39,14 +39,21 @@ impl State {
             return None;
         }
         let reserve = Reserve { arena: want.arena(), slot: want.slot, except: None };
-        let idle: HashMap<FrameId, IdleFrame> =
-            self.idle_frames(reserve, means).into_iter().map(|frame| (frame.frame, frame)).collect();
+        let idle: HashMap<FrameId, IdleFrame> = self
+            .idle_frames(reserve, means)
+            .into_iter()
+            .map(|frame| (frame.frame, frame))
+            .collect();
         let links = self.find_run(want, &idle)?;
         Some(self.take_back(want, links, idle))
     }
 
     /// The first run of addresses long enough; of several, that which recalls the fewest frames.
-    fn find_run(&self, want: &Want, idle: &HashMap<FrameId, IdleFrame>) -> Option<Vec<(ExtentId, Link)>> {
+    fn find_run(
+        &self,
+        want: &Want,
+        idle: &HashMap<FrameId, IdleFrame>,
+    ) -> Option<Vec<(ExtentId, Link)>> {
         let arena: ArenaId = want.arena();
         let mut best: Option<(usize, Vec<(ExtentId, Link)>)> = None;
         for region in &self.arenas[usize::from(arena)].regions {
@@ -83,7 +90,8 @@ impl State {
         match extent.kind {
             Kind::Free => self.usable(at, want.slot).then_some(Link::Free),
             Kind::Dead => {
-                let region = &self.arenas[usize::from(extent.arena)].regions[usize::from(extent.region)];
+                let region =
+                    &self.arenas[usize::from(extent.arena)].regions[usize::from(extent.region)];
                 let entry = &self.frames.mappings[region.mapping_at(extent.addr)?];
                 let whole = entry.state == MappingState::Stale && entry.dead.len() == 1;
                 (whole && idle.contains_key(&entry.frame)).then_some(Link::Stale(entry.frame))
@@ -103,7 +111,9 @@ impl State {
             .iter()
             .filter_map(|(extent, link)| match link {
                 Link::Free => None,
-                Link::Stale(frame) => Some((*extent, idle.remove(frame).expect("a frame of the run is idle"))),
+                Link::Stale(frame) => {
+                    Some((*extent, idle.remove(frame).expect("a frame of the run is idle")))
+                }
             })
             .collect();
         let cuts = self.cut_all(stale.iter().map(|(_, frame)| frame.parts.as_slice()));
@@ -136,7 +146,8 @@ impl State {
     fn revive(&mut self, extent: ExtentId) {
         let place = &self.extents[extent];
         let region = &self.arenas[usize::from(place.arena)].regions[usize::from(place.region)];
-        let mapping: MappingId = region.mapping_at(place.addr).expect("a mapping under a dead extent");
+        let mapping: MappingId =
+            region.mapping_at(place.addr).expect("a mapping under a dead extent");
         let entry = &mut self.frames.mappings[mapping];
         entry.state = MappingState::Current;
         entry.dead.clear();
@@ -171,10 +182,12 @@ impl Run {
                 conflict = conflict.max(self.extents.get(&part.extent).copied());
             }
         } else {
-            for (_, known) in self.links.iter().enumerate().filter_map(|(i, (_, link))| match link {
-                Link::Stale(frame) => Some((i, *frame)),
-                Link::Free => None,
-            }) {
+            for (_, known) in
+                self.links.iter().enumerate().filter_map(|(i, (_, link))| match link {
+                    Link::Stale(frame) => Some((i, *frame)),
+                    Link::Free => None,
+                })
+            {
                 if idle[&known].parts.iter().any(|part| part.extent == at) {
                     conflict = conflict.max(self.frames.get(&known).copied());
                 }

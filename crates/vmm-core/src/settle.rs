@@ -25,7 +25,8 @@ impl State {
             let frame = match &piece.source {
                 Source::New => {
                     self.counters.frames_made += 1;
-                    self.frames.add(*made.next().expect("a frame for each new piece"), piece.range.len)
+                    self.frames
+                        .add(*made.next().expect("a frame for each new piece"), piece.range.len)
                 }
                 Source::Moved { frame, parts, .. } => {
                     self.counters.frames_moved += 1;
@@ -47,7 +48,8 @@ impl State {
                 }
             };
             let mapping = self.add_mapping(frame, growth.extent, piece);
-            let edges = [growth.front.filter(|_| index == 0), growth.back.filter(|_| index == last)];
+            let edges =
+                [growth.front.filter(|_| index == 0), growth.back.filter(|_| index == last)];
             for edge in edges.into_iter().flatten() {
                 self.move_on(mapping, edge, Point::REACHED);
             }
@@ -125,13 +127,16 @@ impl State {
             let frame = match &piece.source {
                 Source::New => {
                     self.counters.reserve(piece.range.len);
-                    let frame = self.frames.add(*made.next().expect("a frame for each new piece"), piece.range.len);
+                    let frame = self
+                        .frames
+                        .add(*made.next().expect("a frame for each new piece"), piece.range.len);
                     self.frames.send_away(frame);
                     frame
                 }
                 Source::Moved { frame, .. } => *frame,
             };
-            let rest = (index + 1 < growth.pieces.len()).then(|| self.extents.split(extent, piece.range.len));
+            let rest = (index + 1 < growth.pieces.len())
+                .then(|| self.extents.split(extent, piece.range.len));
             let mapping = self.add_mapping(frame, extent, piece);
             self.move_on(mapping, extent, Point::REACHED);
             extent = rest.unwrap_or(extent);
@@ -140,7 +145,8 @@ impl State {
 
     fn add_mapping(&mut self, frame: FrameId, extent: ExtentId, piece: &Piece) -> MappingId {
         let (addr, len) = (piece.range.addr.0, piece.range.len);
-        let at = RegionRef { arena: self.extents[extent].arena, region: self.extents[extent].region };
+        let at =
+            RegionRef { arena: self.extents[extent].arena, region: self.extents[extent].region };
         let id = self.frames.mappings.add(MappingEntry {
             addr,
             len,
@@ -152,7 +158,11 @@ impl State {
             uses: Vec::new(),
         });
         self.frames.frames[frame].mappings.push(id);
-        self.arenas[usize::from(at.arena)].regions[usize::from(at.region)].set_mapping(addr, len, Some(id));
+        self.arenas[usize::from(at.arena)].regions[usize::from(at.region)].set_mapping(
+            addr,
+            len,
+            Some(id),
+        );
         id
     }
 

@@ -7,7 +7,9 @@
 use crate::arena::{ArenaId, SMALL_MAX};
 use crate::bins::UNIT;
 use crate::budget::Budget;
-use crate::device::{DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, FrameKind, VirtualMemoryDevice};
+use crate::device::{
+    DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, FrameKind, VirtualMemoryDevice,
+};
 use crate::error::{AllocError, OutOfMemory, PoolError};
 use crate::extent::Extent;
 use crate::growth::Means;
@@ -83,11 +85,16 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         }
         let alignment = request.alignment.max(UNIT);
         let is_power = request.alignment == 0 || request.alignment.is_power_of_two();
-        let len = round_up(request.len, UNIT).filter(|len| *len <= self.device_total && alignment <= self.device_total);
+        let len = round_up(request.len, UNIT)
+            .filter(|len| *len <= self.device_total && alignment <= self.device_total);
         match len {
-            Some(len) if is_power => {
-                Ok(Some(Want { requested: request.len, len, alignment, slot: 0, owner: request.owner.0 }))
-            }
+            Some(len) if is_power => Ok(Some(Want {
+                requested: request.len,
+                len,
+                alignment,
+                slot: 0,
+                owner: request.owner.0,
+            })),
             _ => Err(self.too_large(request.len, request.alignment)),
         }
     }
@@ -99,7 +106,11 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     }
 
     fn means(&self) -> Means {
-        let kind = if self.kind_refused.load(Ordering::Relaxed) { FrameKind::Device } else { self.options.frame_kind };
+        let kind = if self.kind_refused.load(Ordering::Relaxed) {
+            FrameKind::Device
+        } else {
+            self.options.frame_kind
+        };
         Means {
             target: 0,
             ceiling: 0,
@@ -161,26 +172,31 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 match next {
                     Next::Taken(id) => return Ok((id, state.extents[id.extent].addr)),
                     Next::AwaitStep => {
-                        reach.impatient = self.step_done.wait_for(&mut state, STEP_PATIENCE).timed_out();
+                        reach.impatient =
+                            self.step_done.wait_for(&mut state, STEP_PATIENCE).timed_out();
                         continue;
                     }
                     other => other,
                 }
             };
             match next {
-                Next::Grow(growth) => match self.finish(Step(Work::Grow(growth)).run(&*self.device), Some(want)) {
-                    Ok(id) => {
-                        let id = id.expect("a growth for a request ends in a lease");
-                        return Ok((id, self.lock().extents[id.extent].addr));
+                Next::Grow(growth) => {
+                    match self.finish(Step(Work::Grow(growth)).run(&*self.device), Some(want)) {
+                        Ok(id) => {
+                            let id = id.expect("a growth for a request ends in a lease");
+                            return Ok((id, self.lock().extents[id.extent].addr));
+                        }
+                        Err(error) if is_out_of_frames(error) && !reach.device_full => {
+                            // A full device is a moment, not a verdict: less may still be had.
+                            reach.device_full = std::mem::replace(&mut reach.means.exact, true);
+                            refused = Some(error);
+                        }
+                        Err(error) if self.refuses_kind(error, reach.means.kind) => {
+                            reach.means = self.means();
+                        }
+                        Err(error) => return Err(error.into()),
                     }
-                    Err(error) if is_out_of_frames(error) && !reach.device_full => {
-                        // A full device is a moment, not a verdict: less may still be had.
-                        reach.device_full = std::mem::replace(&mut reach.means.exact, true);
-                        refused = Some(error);
-                    }
-                    Err(error) if self.refuses_kind(error, reach.means.kind) => reach.means = self.means(),
-                    Err(error) => return Err(error.into()),
-                },
+                }
                 Next::Remove(step) => {
                     self.finish(step.run(&*self.device), None)?;
                 }
@@ -204,9 +220,13 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
 
     /// Whether a failure means that the device refuses this kind of frame; then plain ones are used.
     fn refuses_kind(&self, error: DeviceError, kind: FrameKind) -> bool {
-        let about_frames = matches!(error.op, DeviceOp::MakeFrame | DeviceOp::Map | DeviceOp::SetAccess);
+        let about_frames =
+            matches!(error.op, DeviceOp::MakeFrame | DeviceOp::Map | DeviceOp::SetAccess);
         let gone = error.kind == DeviceErrorKind::Deinitialized;
-        kind != FrameKind::Device && about_frames && !gone && !self.kind_refused.swap(true, Ordering::Relaxed)
+        kind != FrameKind::Device
+            && about_frames
+            && !gone
+            && !self.kind_refused.swap(true, Ordering::Relaxed)
     }
 
     fn wait_any(&self, fences: &[Fence]) -> DeviceResult<()> {
@@ -255,9 +275,13 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     pub(crate) fn reserve(&self, arena: ArenaId) -> Result<(), PoolError> {
         let granule = self.device.properties().granule;
         let most = self.device.properties().max_reservation;
-        let wanted = self.options.reservation.unwrap_or(self.device_total.saturating_mul(16)).min(most);
+        let wanted =
+            self.options.reservation.unwrap_or(self.device_total.saturating_mul(16)).min(most);
         let alignment = granule.max(SMALL_MAX * 2);
-        let mut len = round_up(wanted, alignment).filter(|len| *len <= most).unwrap_or(wanted / granule * granule).max(granule);
+        let mut len = round_up(wanted, alignment)
+            .filter(|len| *len <= most)
+            .unwrap_or(wanted / granule * granule)
+            .max(granule);
         loop {
             let cap = self.device_total.saturating_mul(ADDRESS_CAP).max(LEAST_RESERVATION);
             if self.lock().address_bytes().saturating_add(len) > cap {
@@ -268,7 +292,10 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                     self.lock().add_region(arena, base.0, len);
                     return Ok(());
                 }
-                Err(error) if error.kind == DeviceErrorKind::OutOfAddresses && len / 2 >= LEAST_RESERVATION.min(wanted) => {
+                Err(error)
+                    if error.kind == DeviceErrorKind::OutOfAddresses
+                        && len / 2 >= LEAST_RESERVATION.min(wanted) =>
+                {
                     len = round_up(len / 2, granule).expect("half of a length that was in range");
                 }
                 Err(error) => return Err(error.into()),
@@ -283,7 +310,8 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             return None;
         }
         let capturing = self.capturing(&state).ok()?;
-        let step = state.next_step(&*self.device, now, self.means(), self.options.cross_stream, capturing);
+        let step =
+            state.next_step(&*self.device, now, self.means(), self.options.cross_stream, capturing);
         state.validate_in_debug();
         step.unwrap_or_else(|_| {
             state.pause(now + PAUSE_AFTER_FAILURE);
@@ -292,11 +320,15 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     }
 
     /// Records what came of a step; for a growth that `want` asked for, makes the lease.
-    pub(crate) fn finish(&self, outcome: StepOutcome, want: Option<&Want>) -> Result<Option<LeaseId>, DeviceError> {
+    pub(crate) fn finish(
+        &self,
+        outcome: StepOutcome,
+        want: Option<&Want>,
+    ) -> Result<Option<LeaseId>, DeviceError> {
         let now = self.options.clock.now();
         let mut state = self.lock();
         let result = match (&outcome.work, &outcome.result) {
-            (Work::Grow(growth), Ok(made)) => Ok(state.finish_growth(growth, made, want)),
+            (Work::Grow(growth), Ok(done)) => Ok(state.finish_growth(growth, &done.made, want)),
             (Work::Grow(growth), Err(failure)) => {
                 state.fail_growth(growth, failure);
                 Err(failure.error)
@@ -334,7 +366,11 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 state.poll(&*self.device, READY, CrossStream::WhenReached)?;
                 state.expel(keep, self.means());
                 let step = state.step_removing(&*self.device)?;
-                let fences = if step.is_none() && wait { state.fences_of_idle(&*self.device, keep)? } else { Vec::new() };
+                let fences = if step.is_none() && wait {
+                    state.fences_of_idle(&*self.device, keep)?
+                } else {
+                    Vec::new()
+                };
                 state.validate_in_debug();
                 (step, fences)
             };
@@ -373,17 +409,29 @@ impl State {
         let mut named = HashSet::new();
         named.extend(self.extents.iter().map(|(_, extent)| extent.stream));
         named.extend(self.uses.all().map(|point| point.stream));
-        named.extend(self.frames.mappings.iter().flat_map(|(_, entry)| entry.uses.iter().map(|point| point.stream)));
-        let vacant: Vec<StreamSlot> = self.timelines.finished().filter(|slot| !named.contains(slot)).collect();
+        named.extend(
+            self.frames
+                .mappings
+                .iter()
+                .flat_map(|(_, entry)| entry.uses.iter().map(|point| point.stream)),
+        );
+        let vacant: Vec<StreamSlot> =
+            self.timelines.finished().filter(|slot| !named.contains(slot)).collect();
         self.timelines.vacate(&vacant);
     }
 
     fn add_region(&mut self, arena: ArenaId, base: u64, len: u64) {
         let regions = &mut self.arenas[usize::from(arena)].regions;
-        let region = u8::try_from(regions.len()).expect("at most 255 regions: the address cap is far below");
+        let region =
+            u8::try_from(regions.len()).expect("at most 255 regions: the address cap is far below");
         let extent = Extent { addr: base, len, arena, region, ..Extent::default() };
         let first = self.extents.add(extent);
-        self.arenas[usize::from(arena)].regions.push(Region::new(base, len, self.budget.granule, first));
+        self.arenas[usize::from(arena)].regions.push(Region::new(
+            base,
+            len,
+            self.budget.granule,
+            first,
+        ));
         self.arenas[usize::from(arena)].set_void(&mut self.extents, first);
     }
 }

@@ -6,10 +6,11 @@ use crate::arena::{Arena, ArenaId, LARGE, SMALL, SMALL_MAX};
 use crate::bins::UNIT;
 use crate::budget::Budget;
 use crate::extent::{ExtentId, Extents, Kind, NONE};
-use crate::frame::Frames;
+use crate::frame::{Frames, MappingId};
 use crate::owner::Owners;
 use crate::report::Counters;
 use crate::timeline::{Point, READY, StreamSlot, Timelines};
+use crate::units::Fence;
 use crate::uses::Uses;
 use std::time::Duration;
 
@@ -55,6 +56,8 @@ pub(crate) struct State {
     pub(crate) exchanged_bytes: u64,
     /// Operations since the last check of all structures, in debug builds.
     pub(crate) unchecked_operations: usize,
+    /// Mappings whose removal is queued on the device, by when they are gone.
+    pub(crate) unbinding: Vec<(Fence, Vec<MappingId>)>,
     /// Steps that were decided and have not come back.
     pub(crate) steps_under_way: u32,
 }
@@ -71,6 +74,7 @@ impl State {
             budget,
             counters: Counters::default(),
             retired: Vec::new(),
+            unbinding: Vec::new(),
             paused_until: Duration::ZERO,
             exchanged_bytes: 0,
             unchecked_operations: 0,
@@ -180,7 +184,8 @@ impl State {
 
     /// Frees a retired extent if at most one stream may still use it. Asks no device.
     pub(crate) fn settle(&mut self, id: ExtentId) -> bool {
-        let mut open = self.uses.iter(self.extents[id].uses).filter(|p| !self.timelines.is_reached(*p));
+        let mut open =
+            self.uses.iter(self.extents[id].uses).filter(|p| !self.timelines.is_reached(*p));
         let last = open.next();
         if open.next().is_some() {
             return false;
@@ -209,7 +214,9 @@ impl State {
         let arena = &mut self.arenas[usize::from(extent.arena)];
         let extents = &mut self.extents;
         let joins = |extents: &Extents, other: ExtentId| {
-            other != NONE && extents[other].kind == Kind::Free && extents[other].stream == point.stream
+            other != NONE
+                && extents[other].kind == Kind::Free
+                && extents[other].stream == point.stream
         };
         if joins(extents, next) {
             arena.remove(extents, next);
@@ -241,9 +248,12 @@ impl State {
         for id in ready {
             let extent = &self.extents[id];
             let own = |other: ExtentId| {
-                other != NONE && self.extents[other].kind == Kind::Free && self.extents[other].stream == slot
+                other != NONE
+                    && self.extents[other].kind == Kind::Free
+                    && self.extents[other].stream == slot
             };
-            let Some(neighbour) = [extent.prev, extent.next].into_iter().find(|other| own(*other)) else {
+            let Some(neighbour) = [extent.prev, extent.next].into_iter().find(|other| own(*other))
+            else {
                 continue;
             };
             let epoch = self.extents[neighbour].epoch;

@@ -82,7 +82,7 @@ pub struct Step(pub(crate) Work);
 #[derive(Debug)]
 pub struct StepOutcome {
     pub(crate) work: Work,
-    pub(crate) result: Result<Vec<FrameHandle>, Failure>,
+    pub(crate) result: Result<Done, Failure>,
 }
 
 impl StepOutcome {
@@ -90,6 +90,21 @@ impl StepOutcome {
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.result.is_ok()
+    }
+}
+
+/// What a step brought.
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// Frames made, one for each new piece of a growth.
+    pub(crate) made: Vec<FrameHandle>,
+    /// When mappings that were removed are gone.
+    pub(crate) gone: Fence,
+}
+
+impl From<Vec<FrameHandle>> for Done {
+    fn from(made: Vec<FrameHandle>) -> Self {
+        Self { made, gone: Fence::REACHED }
     }
 }
 
@@ -114,38 +129,48 @@ impl Step {
     /// Makes the device calls. Call it without any lock of yours.
     pub fn run<D: VirtualMemoryDevice + ?Sized>(self, device: &D) -> StepOutcome {
         let result = match &self.0 {
-            Work::Grow(growth) => grow(device, growth),
+            Work::Grow(growth) => grow(device, growth).map(Done::from),
             Work::Unmap(ranges) => {
                 let ranges: Vec<_> = ranges.iter().map(|(_, range)| *range).collect();
-                gone_is_done(device.unmap(&ranges, &[]).and_then(|fence| settle(device, fence)))
-                    .map(|()| Vec::new())
+                gone_is_done(device.unmap(&ranges, &[]), Fence::REACHED)
+                    .map(|gone| Done { made: Vec::new(), gone })
                     .map_err(Failure::from)
             }
-            Work::Release(_, handle, _) => {
-                gone_is_done(device.release_frame(*handle)).map(|()| Vec::new()).map_err(Failure::from)
-            }
+            Work::Release(_, handle, _) => gone_is_done(device.release_frame(*handle), ())
+                .map(|()| Done::from(Vec::new()))
+                .map_err(Failure::from),
         };
         StepOutcome { work: self.0, result }
     }
 }
 
 /// A driver that has shut down has taken everything with it: whatever was to be removed is.
-pub(crate) fn gone_is_done(result: DeviceResult<()>) -> DeviceResult<()> {
+pub(crate) fn gone_is_done<T>(result: DeviceResult<T>, done: T) -> DeviceResult<T> {
     match result {
-        Err(error) if error.kind == DeviceErrorKind::Deinitialized => Ok(()),
+        Err(error) if error.kind == DeviceErrorKind::Deinitialized => Ok(done),
         other => other,
     }
 }
 
-/// Waits on the host for a bind that the device has queued. Only steps without a user do that.
+/// Waits on the host for a bind that the device has queued, where no stream could.
 fn settle<D: VirtualMemoryDevice + ?Sized>(device: &D, fence: Fence) -> DeviceResult<()> {
-    if fence != Fence::REACHED {
-        device.wait(fence, BIND_TIMEOUT)?;
+    if fence == Fence::REACHED {
+        return Ok(());
     }
-    Ok(())
+    let mut result = device.wait(fence, BIND_TIMEOUT);
+    for _ in 0..BUSY_RETRIES {
+        if result.is_ok() {
+            break;
+        }
+        result = device.wait(fence, BIND_TIMEOUT);
+    }
+    result.map(|_| ())
 }
 
-fn grow<D: VirtualMemoryDevice + ?Sized>(device: &D, growth: &Growth) -> Result<Vec<FrameHandle>, Failure> {
+fn grow<D: VirtualMemoryDevice + ?Sized>(
+    device: &D,
+    growth: &Growth,
+) -> Result<Vec<FrameHandle>, Failure> {
     let mut made = Vec::new();
     for piece in &growth.pieces {
         if matches!(piece.source, Source::New) {
@@ -155,9 +180,19 @@ fn grow<D: VirtualMemoryDevice + ?Sized>(device: &D, growth: &Growth) -> Result<
             }
         }
     }
-    let old: Vec<AddrRange> = if growth.unmap_first { idle_places(growth).map(|(.., range)| range).collect() } else { Vec::new() };
-    if !old.is_empty() && let Err(error) = device.unmap(&old, &[]).and_then(|fence| settle(device, fence)) {
-        return Err(undo(device, growth, &made, error, false, false));
+    let old: Vec<AddrRange> = if growth.unmap_first {
+        idle_places(growth).map(|(.., range)| range).collect()
+    } else {
+        Vec::new()
+    };
+    if !old.is_empty() {
+        let left = match device.unmap(&old, &[]) {
+            Ok(fence) => settle(device, fence),
+            Err(error) => return Err(undo(device, growth, &made, error, false, false)),
+        };
+        if let Err(error) = left {
+            return Err(undo(device, growth, &made, error, false, true));
+        }
     }
     let fence = match device.map(&mappings(growth, &made), &[]) {
         Ok(fence) => fence,
@@ -202,7 +237,11 @@ fn mappings(growth: &Growth, made: &[FrameHandle]) -> Vec<Mapping> {
         Source::New => *made.next().expect("a frame for each new piece"),
         Source::Moved { handle, .. } => *handle,
     };
-    growth.pieces.iter().map(|piece| Mapping { range: piece.range, frame: handle(piece, &mut made) }).collect()
+    growth
+        .pieces
+        .iter()
+        .map(|piece| Mapping { range: piece.range, frame: handle(piece, &mut made) })
+        .collect()
 }
 
 /// Takes a growth back after `error`.
@@ -215,12 +254,18 @@ fn undo<D: VirtualMemoryDevice + ?Sized>(
     left_old_places: bool,
 ) -> Failure {
     let mut failure = Failure::from(error);
-    if mapped && gone_is_done(device.unmap(&[growth.range], &[]).and_then(|fence| settle(device, fence))).is_err() {
-        failure.still_mapped = Some(made.to_vec());
-        if left_old_places {
-            failure.lost = idle_places(growth).map(|(index, ..)| index).collect();
+    let mut gone = Ok(());
+    if mapped {
+        match gone_is_done(device.unmap(&[growth.range], &[]), Fence::REACHED) {
+            Ok(fence) => gone = settle(device, fence),
+            Err(_) => {
+                failure.still_mapped = Some(made.to_vec());
+                if left_old_places {
+                    failure.lost = idle_places(growth).map(|(index, ..)| index).collect();
+                }
+                return failure;
+            }
         }
-        return failure;
     }
     if left_old_places {
         failure.lost = idle_places(growth)
@@ -230,7 +275,7 @@ fn undo<D: VirtualMemoryDevice + ?Sized>(
     }
     let new = growth.pieces.iter().filter(|piece| matches!(piece.source, Source::New));
     for (handle, piece) in made.iter().zip(new) {
-        if gone_is_done(device.release_frame(*handle)).is_err() {
+        if gone.is_err() || gone_is_done(device.release_frame(*handle), ()).is_err() {
             failure.unreleased.push((*handle, piece.range.len));
         }
     }
@@ -238,7 +283,11 @@ fn undo<D: VirtualMemoryDevice + ?Sized>(
 }
 
 /// Puts an idle frame back where it was, on a device without aliases.
-fn restore<D: VirtualMemoryDevice + ?Sized>(device: &D, frame: FrameHandle, range: AddrRange) -> DeviceResult<()> {
+fn restore<D: VirtualMemoryDevice + ?Sized>(
+    device: &D,
+    frame: FrameHandle,
+    range: AddrRange,
+) -> DeviceResult<()> {
     device.map(&[Mapping { range, frame }], &[]).and_then(|fence| settle(device, fence))?;
     device.set_access(range, &[])
 }

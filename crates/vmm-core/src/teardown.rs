@@ -5,7 +5,7 @@ use crate::extent::Kind;
 use crate::state::State;
 use crate::step::{gone_is_done, range};
 use crate::timeline::Point;
-use crate::units::DeviceAddr;
+use crate::units::{DeviceAddr, Fence};
 use std::time::Duration;
 
 /// How long work may keep a pool from being taken down. Beyond it the device counts as lost.
@@ -21,8 +21,18 @@ pub(crate) fn run<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State
             let _ = device.wait(fence, PATIENCE);
         }
     }
-    let mapped: Vec<AddrRange> = state.frames.mappings.iter().map(|(_, entry)| range(entry.addr, entry.len)).collect();
-    if gone_is_done(device.unmap(&mapped, &[]).and_then(|fence| device.wait(fence, PATIENCE)).map(|_| ())).is_err() {
+    for (fence, mappings) in std::mem::take(&mut state.unbinding) {
+        let _ = device.wait(fence, PATIENCE);
+        for mapping in mappings {
+            state.forget_mapping(mapping);
+        }
+    }
+    let mapped: Vec<AddrRange> =
+        state.frames.mappings.iter().map(|(_, entry)| range(entry.addr, entry.len)).collect();
+    if gone_is_done(device.unmap(&mapped, &[]), Fence::REACHED)
+        .and_then(|fence| device.wait(fence, PATIENCE))
+        .is_err()
+    {
         for one in mapped {
             let _ = device.unmap(&[one], &[]).and_then(|fence| device.wait(fence, PATIENCE));
         }

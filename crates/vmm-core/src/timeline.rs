@@ -66,7 +66,13 @@ pub(crate) struct Timelines {
 impl Timelines {
     pub(crate) fn new() -> Self {
         let ready = Timeline { reached: u64::MAX, ..Timeline::new(StreamId(u64::MAX)) };
-        Self { streams: vec![ready], slots: HashMap::new(), last: (StreamId(u64::MAX), READY), forgotten: 0, vacant: Vec::new() }
+        Self {
+            streams: vec![ready],
+            slots: HashMap::new(),
+            last: (StreamId(u64::MAX), READY),
+            forgotten: 0,
+            vacant: Vec::new(),
+        }
     }
 
     /// The slot of a stream, made on first sight.
@@ -110,7 +116,8 @@ impl Timelines {
 
     /// Slots of all streams seen so far.
     pub(crate) fn slots(&self) -> impl Iterator<Item = StreamSlot> + use<> {
-        (1..self.streams.len()).map(|slot| StreamSlot::try_from(slot).expect("fewer than 2^32 streams"))
+        (1..self.streams.len())
+            .map(|slot| StreamSlot::try_from(slot).expect("fewer than 2^32 streams"))
     }
 
     /// The point behind all work queued on a stream so far.
@@ -157,7 +164,8 @@ impl Timelines {
             return Ok(());
         }
         let value = device.reached(timeline.id)?;
-        while let Some((epoch, _)) = timeline.pending.front().copied().filter(|(_, v)| *v <= value) {
+        while let Some((epoch, _)) = timeline.pending.front().copied().filter(|(_, v)| *v <= value)
+        {
             timeline.reached = epoch;
             timeline.pending.pop_front();
         }
@@ -170,7 +178,11 @@ impl Timelines {
 
     /// Forgets the handle of a stream that is about to be destroyed, after a fence behind all its
     /// work. Its points stay known: what is released on it later ended before that fence.
-    pub(crate) fn forget<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D, slot: StreamSlot) -> DeviceResult<()> {
+    pub(crate) fn forget<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        slot: StreamSlot,
+    ) -> DeviceResult<()> {
         let now = self.now(slot);
         self.fence(device, now)?;
         let timeline = &mut self.streams[slot as usize];

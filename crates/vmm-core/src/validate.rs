@@ -72,7 +72,10 @@ impl State {
             match (kind, mapping) {
                 (Kind::Void, None) | (Kind::Pending, _) => {}
                 (Kind::Dead, Some(id)) => {
-                    assert!(!self.frames.mappings[id].dead.is_empty(), "a mapping knows its dead extents");
+                    assert!(
+                        !self.frames.mappings[id].dead.is_empty(),
+                        "a mapping knows its dead extents"
+                    );
                 }
                 (Kind::Free | Kind::Live | Kind::Retired, Some(id)) => {
                     let entry = &self.frames.mappings[id];
@@ -95,13 +98,23 @@ impl State {
             for slot in self.timelines.slots().chain([READY]) {
                 for id in arena.free(&self.extents, slot, 0) {
                     let extent = &self.extents[id];
-                    assert_eq!((extent.kind, extent.stream), (Kind::Free, slot), "bins hold free extents");
+                    assert_eq!(
+                        (extent.kind, extent.stream),
+                        (Kind::Free, slot),
+                        "bins hold free extents"
+                    );
                     assert!(binned.insert(id), "an extent is in one bin");
                 }
             }
-            let free = self.extents.iter().filter(|(_, e)| e.kind == Kind::Free && usize::from(e.arena) == number);
+            let free = self
+                .extents
+                .iter()
+                .filter(|(_, e)| e.kind == Kind::Free && usize::from(e.arena) == number);
             assert_eq!(free.count(), binned.len(), "every free extent is in a bin");
-            let voids = self.extents.iter().filter(|(_, e)| e.kind == Kind::Void && usize::from(e.arena) == number);
+            let voids = self
+                .extents
+                .iter()
+                .filter(|(_, e)| e.kind == Kind::Void && usize::from(e.arena) == number);
             assert_eq!(voids.count(), arena.voids(&self.extents).count(), "every void is listed");
         }
     }
@@ -134,7 +147,9 @@ impl State {
 
     /// Counters are the sums they stand for.
     fn validate_counters(&self) {
-        let sum = |kind: Kind| -> u64 { self.extents.iter().filter(|(_, e)| e.kind == kind).map(|(_, e)| e.len).sum() };
+        let sum = |kind: Kind| -> u64 {
+            self.extents.iter().filter(|(_, e)| e.kind == kind).map(|(_, e)| e.len).sum()
+        };
         let counters = &self.counters;
         assert_eq!(counters.live_bytes, sum(Kind::Live), "live bytes");
         assert_eq!(counters.retired_bytes, sum(Kind::Retired), "retired bytes");

@@ -57,7 +57,11 @@ fn setting() -> impl Strategy<Value = Setting> {
     (
         prop_oneof![Just(None), Just(Some(64 * MIB)), Just(Some(100 * MIB + 12345))],
         prop_oneof![Just(None), Just(Some(48 * MIB))],
-        prop_oneof![Just(CrossStream::WaitOnDevice), Just(CrossStream::WhenReached), Just(CrossStream::Never)],
+        prop_oneof![
+            Just(CrossStream::WaitOnDevice),
+            Just(CrossStream::WhenReached),
+            Just(CrossStream::Never)
+        ],
         0..3_u8,
         prop_oneof![Just(2 * MIB), Just(64 << 10)],
     )
@@ -85,7 +89,11 @@ fn run(setting: Setting, ops: &[Op]) {
     } else {
         MockOptions::without_aliases()
     };
-    let device = Arc::new(MockDevice::new(MockOptions { memory: MEMORY, granule: setting.granule, ..options }));
+    let device = Arc::new(MockDevice::new(MockOptions {
+        memory: MEMORY,
+        granule: setting.granule,
+        ..options
+    }));
     let clock = device.clone();
     let pool = Pool::new(
         device.clone(),
@@ -113,14 +121,23 @@ fn run(setting: Setting, ops: &[Op]) {
                         let addr = lease.addr().0;
                         assert_eq!(addr % (1 << alignment), 0, "alignment");
                         let below = live.range(..addr + len).next_back();
-                        assert!(below.is_none_or(|(_, h)| h.range.end().0 <= addr), "live leases overlap");
+                        assert!(
+                            below.is_none_or(|(_, h)| h.range.end().0 <= addr),
+                            "live leases overlap"
+                        );
                         byte = byte.wrapping_add(1);
-                        device.fill(lease.addr(), byte, len, stream).expect("a fill of a fresh lease");
+                        device
+                            .fill(lease.addr(), byte, len, stream)
+                            .expect("a fill of a fresh lease");
                         let range = AddrRange { addr: lease.addr(), len };
                         live.insert(addr, Held { leases: vec![lease], byte, range });
                     }
                     Err(AllocError::OutOfMemory(facts)) => {
-                        assert!(facts.largest_possible < len || live.values().any(|h| h.range.len < MIB) || len <= 48 * MIB);
+                        assert!(
+                            facts.largest_possible < len
+                                || live.values().any(|h| h.range.len < MIB)
+                                || len <= 48 * MIB
+                        );
                     }
                     Err(error) => panic!("unexpected: {error}"),
                 }
@@ -137,7 +154,9 @@ fn run(setting: Setting, ops: &[Op]) {
                     let home = device.record(held.leases[0].stream()).expect("a fence");
                     device.stream_wait(stream, home).expect("an order between streams");
                     held.leases[0].used_on(stream);
-                    device.launch_check(stream, 700_000, held.range, held.byte).expect("work on a live lease");
+                    device
+                        .launch_check(stream, 700_000, held.range, held.byte)
+                        .expect("work on a live lease");
                 }
             }
             Op::Release { pick, stream } => {
@@ -145,7 +164,9 @@ fn run(setting: Setting, ops: &[Op]) {
                     let stream = streams[stream];
                     let home = device.record(held.leases[0].stream()).expect("a fence");
                     device.stream_wait(stream, home).expect("an order between streams");
-                    device.launch_check(stream, 400_000, held.range, held.byte).expect("work on a live lease");
+                    device
+                        .launch_check(stream, 400_000, held.range, held.byte)
+                        .expect("work on a live lease");
                     held.leases.pop().expect("a lease").release(stream);
                     let at = held.range.addr.0;
                     if held.leases.is_empty() {

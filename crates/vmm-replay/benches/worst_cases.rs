@@ -49,24 +49,15 @@ impl Timeline for MockTimeline {
 
 /// Replays a trace on a fresh device and returns that as well, for its account.
 fn run(trace: &DeviceTrace, limit: Option<Amount>) -> (ReplayResult, Arc<MockDevice>) {
-    let settings = ReplaySettings {
-        limit,
-        ..ReplaySettings::default()
-    };
+    let settings = ReplaySettings { limit, ..ReplaySettings::default() };
     let device = Arc::new(MockDevice::new(MockOptions {
         memory: MEMORY,
         lag: u64::try_from(settings.lag.as_nanos()).expect("milliseconds"),
         ..MockOptions::default()
     }));
     let timeline = Arc::new(MockTimeline(Arc::clone(&device)));
-    let result = replay(
-        trace,
-        &settings,
-        Arc::clone(&device),
-        &timeline,
-        &mut |_, _| {},
-    )
-    .expect("the mock device has no faults, and no limit is below one tensor");
+    let result = replay(trace, &settings, Arc::clone(&device), &timeline, &mut |_, _| {})
+        .expect("the mock device has no faults, and no limit is below one tensor");
     (result, device)
 }
 
@@ -105,9 +96,8 @@ fn print_settling(limit: Option<Amount>) {
     let marks = [STEPS / 10, STEPS / 2, STEPS].map(|steps| (steps, until(steps)));
     for [(first, before), (last, after)] in marks.array_windows() {
         let calls = CHANGES.iter().zip(after.1.iter().zip(&before.1));
-        let calls: Vec<String> = calls
-            .map(|(op, (after, before))| format!("{} {op}", after - before))
-            .collect();
+        let calls: Vec<String> =
+            calls.map(|(op, (after, before))| format!("{} {op}", after - before)).collect();
         println!(
             "repeating, limit {}, steps {} to {last}: {:.2} ms on the allocating thread; in all {}",
             label(limit),

@@ -16,12 +16,19 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// The number of bytes for a program whose requested bytes peak at `peak_bytes`; fractions of a
-    /// byte are cut off.
+    /// The number of bytes for a program whose requested bytes peak at `peak_bytes`, on a device that
+    /// makes memory in multiples of `granule` bytes.
+    ///
+    /// Fractions of a byte are cut off. A multiple of at least 1 stands for at least the whole
+    /// granules that the peak needs: 1.03 times 5.8 MiB are 5.9, but in granules of 2 MiB only 4 of
+    /// these could be had.
     #[must_use]
-    pub fn resolve(self, peak_bytes: u64) -> u64 {
+    pub fn resolve(self, peak_bytes: u64, granule: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
+            Self::OfPeak(multiple) if multiple >= 1.0 => {
+                scale(peak_bytes, multiple).max(peak_bytes.next_multiple_of(granule))
+            }
             Self::OfPeak(multiple) => scale(peak_bytes, multiple),
         }
     }
@@ -29,11 +36,7 @@ impl Amount {
 
 /// `bytes * factor`, cut to whole bytes and to the range of `u64`.
 // A cast from float to integer saturates, which is what is wanted here.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
 fn scale(bytes: u64, factor: f64) -> u64 {
     (bytes as f64 * factor) as u64
 }
@@ -79,25 +82,18 @@ impl FromStr for Amount {
     /// [`AmountError`] says which part of the text is wrong.
     fn from_str(text: &str) -> Result<Self, AmountError> {
         let text = text.trim();
-        let digits_end = text
-            .find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_')
-            .unwrap_or(text.len());
+        let digits_end =
+            text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits_end);
         let number = number.replace('_', "");
         let unit = unit.trim().to_ascii_lowercase();
         let out_of_range = || AmountError::OutOfRange(text.to_owned());
-        let value: f64 = number
-            .parse()
-            .map_err(|_| AmountError::NoNumber(text.to_owned()))?;
+        let value: f64 = number.parse().map_err(|_| AmountError::NoNumber(text.to_owned()))?;
 
         if unit == "x" {
             // Beyond 1000 times the peak nothing is limited, so the number is a slip.
             let useful = value > 0.0 && value <= 1000.0;
-            return if useful {
-                Ok(Self::OfPeak(value))
-            } else {
-                Err(out_of_range())
-            };
+            return if useful { Ok(Self::OfPeak(value)) } else { Err(out_of_range()) };
         }
         let Some((_, unit_bytes)) = UNITS.iter().find(|(name, _)| *name == unit) else {
             return Err(AmountError::UnknownUnit(unit));
@@ -108,11 +104,7 @@ impl FromStr for Amount {
             Err(_) if value < 1.8e19 => scale(*unit_bytes, value),
             Err(_) => return Err(out_of_range()),
         };
-        if bytes == 0 || bytes == u64::MAX {
-            Err(out_of_range())
-        } else {
-            Ok(Self::Bytes(bytes))
-        }
+        if bytes == 0 || bytes == u64::MAX { Err(out_of_range()) } else { Ok(Self::Bytes(bytes)) }
     }
 }
 
@@ -149,8 +141,11 @@ mod tests {
     fn multiples() {
         check("1.03x", Ok(Amount::OfPeak(1.03)));
         check("2X", Ok(Amount::OfPeak(2.0)));
-        assert_eq!(Amount::OfPeak(1.03).resolve(1_000), 1_030);
-        assert_eq!(Amount::Bytes(7).resolve(1_000), 7);
+        assert_eq!(Amount::OfPeak(1.03).resolve(1_000, 4), 1_030);
+        assert_eq!(Amount::OfPeak(1.03).resolve(1_000, 512), 1_030);
+        assert_eq!(Amount::OfPeak(1.01).resolve(1_000, 1 << 10), 1_024, "whole granules");
+        assert_eq!(Amount::OfPeak(0.5).resolve(1_000, 1 << 10), 500);
+        assert_eq!(Amount::Bytes(7).resolve(1_000, 512), 7);
     }
 
     #[test]
@@ -158,20 +153,10 @@ mod tests {
         for text in ["", "x", "MiB", "1.2.3x", "-1GiB", "."] {
             check(text, Err(AmountError::NoNumber(text.to_owned())));
         }
-        for text in [
-            "0",
-            "0x",
-            "0.0GiB",
-            "1001x",
-            "99999999999999999999",
-            "17000000TiB",
-        ] {
+        for text in ["0", "0x", "0.0GiB", "1001x", "99999999999999999999", "17000000TiB"] {
             check(text, Err(AmountError::OutOfRange(text.to_owned())));
         }
-        check(
-            "3 potatoes",
-            Err(AmountError::UnknownUnit("potatoes".to_owned())),
-        );
+        check("3 potatoes", Err(AmountError::UnknownUnit("potatoes".to_owned())));
         // The infinity of a float's own text form must not pass for a number.
         check("inf", Err(AmountError::NoNumber("inf".to_owned())));
     }

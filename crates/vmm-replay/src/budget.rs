@@ -32,11 +32,7 @@ pub fn smallest_multiple<E>(
             break tried;
         }
         fails = tried;
-        excess = if excess == 0 {
-            FIRST_EXCESS
-        } else {
-            excess * 2
-        };
+        excess = if excess == 0 { FIRST_EXCESS } else { excess * 2 };
     };
     while holds - fails > 1 {
         let middle = fails + (holds - fails) / 2;

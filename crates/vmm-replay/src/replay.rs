@@ -78,7 +78,8 @@ where
         return Err(ReplayError::NothingRecorded);
     }
     let peak_requested = trace.peak_requested_bytes();
-    let bytes = |amount: Option<Amount>| amount.map(|a| a.resolve(peak_requested));
+    let granule = device.properties().granule;
+    let bytes = |amount: Option<Amount>| amount.map(|a| a.resolve(peak_requested, granule));
     let limit = bytes(settings.limit);
     check_limit(limit, schedule.largest, device.properties().granule)?;
 
@@ -121,6 +122,7 @@ where
         // A tenth of a nanosecond is already more than the clock tells.
         host_ns_per_op: (run.stopwatch.ns_per(run.operations) * 10.0).round() / 10.0,
         failures: run.failures,
+        limit_bytes: limit,
         budget_bytes: None,
         worker_driver_calls: run.worker.driver_calls,
         curve: run.curve,
@@ -137,11 +139,7 @@ fn check_limit(limit: Option<u64>, largest: u64, granule: u64) -> Result<(), Rep
     let Some(limit) = limit else { return Ok(()) };
     let fits =
         round_up(largest, granule).is_some_and(|needed| needed <= round_down(limit, granule));
-    if fits {
-        Ok(())
-    } else {
-        Err(ReplayError::LimitBelowAllocation { limit, largest })
-    }
+    if fits { Ok(()) } else { Err(ReplayError::LimitBelowAllocation { limit, largest }) }
 }
 
 /// An allocator that held memory held some, so zero says that the trace does not tell.
@@ -149,10 +147,7 @@ fn recorded_peak(trace: &DeviceTrace) -> Option<u64> {
     Some(trace.recorded_peak_reserved_bytes()).filter(|&bytes| bytes > 0)
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "below 2^53 ns, 104 days, nothing is lost"
-)]
+#[expect(clippy::cast_precision_loss, reason = "below 2^53 ns, 104 days, nothing is lost")]
 fn microseconds(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
@@ -196,12 +191,8 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             pool,
             timeline,
             upkeep: settings.upkeep,
-            leases: std::iter::repeat_with(|| None)
-                .take(schedule.slots)
-                .collect(),
-            streams: (0..schedule.streams)
-                .map(|index| timeline.stream(index))
-                .collect(),
+            leases: std::iter::repeat_with(|| None).take(schedule.slots).collect(),
+            streams: (0..schedule.streams).map(|index| timeline.stream(index)).collect(),
             worker: Worker::new(),
             stopwatch: Stopwatch::calibrated(),
             operations: 0,
@@ -260,8 +251,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
     /// Lets time pass until `at_ns`, and the worker work meanwhile.
     fn go_to(&mut self, at_ns: u64) {
         if self.upkeep == Upkeep::Worker {
-            self.worker
-                .run_until(self.pool, self.timeline, at_ns.max(self.timeline.now_ns()));
+            self.worker.run_until(self.pool, self.timeline, at_ns.max(self.timeline.now_ns()));
         }
         self.timeline.advance_to(at_ns);
     }
@@ -269,10 +259,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
     fn allocate(&mut self, slot: Slot, len: u64, stream: StreamIndex) -> Result<(), ReplayError> {
         let request = Request::new(len, self.stream(stream));
         self.operations += 1;
-        match self
-            .stopwatch
-            .measure(|| self.pool.allocate_at_hand(request))
-        {
+        match self.stopwatch.measure(|| self.pool.allocate_at_hand(request)) {
             Ok(Some(lease)) => self.leases[slot as usize] = Some(lease),
             Ok(None) => return self.allocate_with_calls(slot, request),
             Err(error) => return self.keep(slot, Err(error)),

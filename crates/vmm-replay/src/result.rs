@@ -41,6 +41,8 @@ pub struct ReplayResult {
     pub host_ns_per_op: f64,
     /// Allocations that failed for want of memory.
     pub failures: u64,
+    /// The limit in bytes, if there was one.
+    pub limit_bytes: Option<u64>,
     /// The smallest limit that works, where it was searched for; left out elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget_bytes: Option<u64>,
@@ -75,10 +77,7 @@ impl ReplayResult {
     /// The recorded allocator's peak reserved over peak requested.
     #[must_use]
     pub fn recorded_ratio(&self) -> Option<f64> {
-        ratio(
-            self.recorded_peak_reserved_bytes?,
-            self.peak_requested_bytes,
-        )
+        ratio(self.recorded_peak_reserved_bytes?, self.peak_requested_bytes)
     }
 
     /// Driver time on the allocating thread as a share of the duration; `None` without a duration.
@@ -93,19 +92,13 @@ impl ReplayResult {
         self.share(self.worker_driver_time_us)
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "durations lie far below 2^52 microseconds"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "durations lie far below 2^52 microseconds")]
     fn share(&self, time_us: f64) -> Option<f64> {
         (self.duration_us > 0).then(|| time_us / self.duration_us as f64)
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a ratio for people needs no 53 bits"
-)]
+#[expect(clippy::cast_precision_loss, reason = "a ratio for people needs no 53 bits")]
 fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }

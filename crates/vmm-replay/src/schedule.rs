@@ -15,19 +15,11 @@ pub(crate) type StreamIndex = u16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     /// A tensor comes into being.
-    Allocate {
-        slot: Slot,
-        len: u64,
-        stream: StreamIndex,
-    },
+    Allocate { slot: Slot, len: u64, stream: StreamIndex },
     /// A tensor goes and its last use lies on its own stream.
     Release { slot: Slot },
     /// A tensor goes while `lane` still works with it, until `end_ns`.
-    ReleaseInUse {
-        slot: Slot,
-        lane: StreamIndex,
-        end_ns: u64,
-    },
+    ReleaseInUse { slot: Slot, lane: StreamIndex, end_ns: u64 },
 }
 
 /// A call and when it is made, in nanoseconds since the trace's first event.
@@ -67,11 +59,7 @@ impl Schedule {
         let start: Vec<Call> = trace
             .start_live
             .iter()
-            .map(|t| Call::Allocate {
-                slot: slots.take(t.id),
-                len: t.len,
-                stream: t.stream,
-            })
+            .map(|t| Call::Allocate { slot: slots.take(t.id), len: t.len, stream: t.stream })
             .collect();
         let completions = completions(trace);
         let mut lanes = Lanes::after(trace.streams.len());
@@ -79,13 +67,9 @@ impl Schedule {
         for (i, event) in trace.events.iter().enumerate() {
             let at_ns = nanoseconds(event.time_us);
             let call = match event.kind {
-                EventKind::Alloc {
-                    id, len, stream, ..
-                } => Call::Allocate {
-                    slot: slots.take(id),
-                    len,
-                    stream,
-                },
+                EventKind::Alloc { id, len, stream, .. } => {
+                    Call::Allocate { slot: slots.take(id), len, stream }
+                }
                 EventKind::FreeRequested { id } => {
                     let slot = slots.give_back(id);
                     let completion = completions[id as usize];
@@ -94,11 +78,7 @@ impl Schedule {
                     } else {
                         let end = trace.events.get(completion).or(trace.events.last());
                         let end_ns = end.map_or(at_ns, |e| nanoseconds(e.time_us));
-                        Call::ReleaseInUse {
-                            slot,
-                            lane: lanes.take(at_ns, end_ns),
-                            end_ns,
-                        }
+                        Call::ReleaseInUse { slot, lane: lanes.take(at_ns, end_ns), end_ns }
                     }
                 }
                 // What the recorded allocator did with its own segments is not the pool's concern.
@@ -106,21 +86,12 @@ impl Schedule {
             };
             calls.push(Timed { at_ns, call });
         }
-        let lens = start
-            .iter()
-            .chain(calls.iter().map(|t| &t.call))
-            .map(|call| match *call {
-                Call::Allocate { len, .. } => len,
-                Call::Release { .. } | Call::ReleaseInUse { .. } => 0,
-            });
+        let lens = start.iter().chain(calls.iter().map(|t| &t.call)).map(|call| match *call {
+            Call::Allocate { len, .. } => len,
+            Call::Release { .. } | Call::ReleaseInUse { .. } => 0,
+        });
         let largest = lens.max().unwrap_or(0);
-        Self {
-            start,
-            calls,
-            slots: slots.count as usize,
-            streams: lanes.count(),
-            largest,
-        }
+        Self { start, calls, slots: slots.count as usize, streams: lanes.count(), largest }
     }
 }
 
@@ -150,11 +121,7 @@ struct Slots {
 
 impl Slots {
     fn for_tensors(count: u32) -> Self {
-        Self {
-            of: vec![0; count as usize],
-            free: Vec::new(),
-            count: 0,
-        }
+        Self { of: vec![0; count as usize], free: Vec::new(), count: 0 }
     }
 
     fn take(&mut self, id: u32) -> Slot {
@@ -190,10 +157,7 @@ struct Lanes {
 
 impl Lanes {
     fn after(streams: usize) -> Self {
-        Self {
-            first: streams,
-            ends_ns: Vec::new(),
-        }
+        Self { first: streams, ends_ns: Vec::new() }
     }
 
     fn count(&self) -> usize {

@@ -15,10 +15,7 @@ impl Stopwatch {
         let pause = || Instant::now().elapsed();
         let mut pauses: Vec<Duration> = (0..1001).map(|_| pause()).collect();
         pauses.sort_unstable();
-        Self {
-            overhead: pauses[pauses.len() / 2],
-            total: Duration::ZERO,
-        }
+        Self { overhead: pauses[pauses.len() / 2], total: Duration::ZERO }
     }
 
     /// Runs `call` and adds its time.

@@ -36,12 +36,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new() -> Self {
-        Self {
-            next_look_ns: 0,
-            under_way: None,
-            driver_time_ns: 0,
-            driver_calls: 0,
-        }
+        Self { next_look_ns: 0, under_way: None, driver_time_ns: 0, driver_calls: 0 }
     }
 
     /// Lets the worker work until `until_ns`, and moves the clock along with it.
@@ -89,9 +84,7 @@ impl Worker {
         let start_ns = timeline.now_ns().max(self.next_look_ns);
         // Looking may ask the device which fences have passed; that is the worker's time too.
         let (time_before, calls_before) = (timeline.driver_time_ns(), timeline.driver_calls());
-        let outcome = pool
-            .begin_step()
-            .map(|step| step.run(pool.device().as_ref()));
+        let outcome = pool.begin_step().map(|step| step.run(pool.device().as_ref()));
         let took_ns = timeline.driver_time_ns() - time_before;
         self.driver_time_ns += took_ns;
         self.driver_calls += timeline.driver_calls() - calls_before;
@@ -165,11 +158,7 @@ mod tests {
         clock.advance_to(end_ns - 10);
         assert_eq!(worker.wait(&pool, &clock), 10);
         assert_eq!(clock.now_ns(), end_ns, "the wait moves the clock");
-        assert_eq!(
-            worker.wait(&pool, &clock),
-            0,
-            "nothing is under way any more"
-        );
+        assert_eq!(worker.wait(&pool, &clock), 0, "nothing is under way any more");
     }
 
     #[test]

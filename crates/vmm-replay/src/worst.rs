@@ -188,10 +188,7 @@ struct Program {
 
 impl Program {
     fn new(seed: u64) -> Self {
-        let note = Event {
-            time_us: 0,
-            kind: EventKind::Annotate,
-        };
+        let note = Event { time_us: 0, kind: EventKind::Annotate };
         Self {
             numbers: Numbers(seed),
             events: vec![note],
@@ -212,12 +209,7 @@ impl Program {
         self.tensors += 1;
         self.live.push((id, len));
         self.live_bytes += len;
-        self.push(EventKind::Alloc {
-            id,
-            len,
-            stream: 0,
-            pool: 0,
-        });
+        self.push(EventKind::Alloc { id, len, stream: 0, pool: 0 });
         id
     }
 
@@ -246,10 +238,7 @@ impl Program {
     }
 
     fn push(&mut self, kind: EventKind) {
-        self.events.push(Event {
-            time_us: self.time_us,
-            kind,
-        });
+        self.events.push(Event { time_us: self.time_us, kind });
         self.time_us += EVENT_US;
     }
 

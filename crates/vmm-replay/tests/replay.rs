@@ -25,9 +25,7 @@ impl Timeline for MockTimeline {
     }
     fn work_until(&self, stream: StreamId, end_ns: u64) {
         let duration = end_ns.saturating_sub(self.0.now());
-        self.0
-            .launch(stream, duration, &[])
-            .expect("a stream of the replay");
+        self.0.launch(stream, duration, &[]).expect("a stream of the replay");
     }
     fn driver_time_ns(&self) -> u64 {
         self.0.total_cost_ns()
@@ -39,10 +37,7 @@ impl Timeline for MockTimeline {
 
 /// A trace of one stream from times in microseconds and events.
 fn trace(events: &[(u64, EventKind)]) -> DeviceTrace {
-    let tensors = events
-        .iter()
-        .filter(|(_, kind)| matches!(kind, EventKind::Alloc { .. }))
-        .count();
+    let tensors = events.iter().filter(|(_, kind)| matches!(kind, EventKind::Alloc { .. })).count();
     DeviceTrace {
         device: 0,
         streams: vec![0],
@@ -50,22 +45,14 @@ fn trace(events: &[(u64, EventKind)]) -> DeviceTrace {
         tensor_count: u32::try_from(tensors).expect("few"),
         start_live: Vec::new(),
         start_reserved: 0,
-        events: events
-            .iter()
-            .map(|&(time_us, kind)| Event { time_us, kind })
-            .collect(),
+        events: events.iter().map(|&(time_us, kind)| Event { time_us, kind }).collect(),
         end_segments: Vec::new(),
         census: Census::default(),
     }
 }
 
 fn alloc(id: u32, len: u64) -> EventKind {
-    EventKind::Alloc {
-        id,
-        len,
-        stream: 0,
-        pool: 0,
-    }
+    EventKind::Alloc { id, len, stream: 0, pool: 0 }
 }
 
 fn requested(id: u32) -> EventKind {
@@ -80,37 +67,21 @@ fn run(
     trace: &DeviceTrace,
     settings: &ReplaySettings,
 ) -> (Result<ReplayResult, ReplayError>, Arc<MockDevice>) {
-    let options = MockOptions {
-        lag: LAG_NS,
-        memory: 1 << 30,
-        ..MockOptions::default()
-    };
+    let options = MockOptions { lag: LAG_NS, memory: 1 << 30, ..MockOptions::default() };
     let device = Arc::new(MockDevice::new(options));
     let timeline = Arc::new(MockTimeline(Arc::clone(&device)));
-    let result = replay(
-        trace,
-        settings,
-        Arc::clone(&device),
-        &timeline,
-        &mut |_, _| {},
-    );
+    let result = replay(trace, settings, Arc::clone(&device), &timeline, &mut |_, _| {});
     (result, device)
 }
 
 fn figures(trace: &DeviceTrace, settings: &ReplaySettings) -> ReplayResult {
     let (result, device) = run(trace, settings);
-    assert!(
-        device.leftovers().is_empty(),
-        "the pool left something on the device"
-    );
+    assert!(device.leftovers().is_empty(), "the pool left something on the device");
     result.expect("the trace can be replayed")
 }
 
 fn limit(bytes: u64) -> ReplaySettings {
-    ReplaySettings {
-        limit: Some(Amount::Bytes(bytes)),
-        ..ReplaySettings::default()
-    }
+    ReplaySettings { limit: Some(Amount::Bytes(bytes)), ..ReplaySettings::default() }
 }
 
 /// Allocations and releases of several lengths, in an order without a pattern.
@@ -135,10 +106,7 @@ fn figures_add_up() {
     assert_eq!(result.failures, 0);
     assert_eq!(result.events, trace.events.len() as u64);
     assert_eq!(result.peak_requested_bytes, trace.peak_requested_bytes());
-    assert_eq!(
-        result.peak_live_bytes, result.peak_requested_bytes,
-        "whole MiB need no rounding"
-    );
+    assert_eq!(result.peak_live_bytes, result.peak_requested_bytes, "whole MiB need no rounding");
     assert!(result.peak_reserved_bytes >= result.peak_live_bytes);
     assert_eq!(result.recorded_peak_reserved_bytes, None);
     assert!(result.driver_calls > 0 && result.driver_time_us > 0.0);
@@ -150,18 +118,9 @@ fn figures_add_up() {
 fn a_replay_gives_the_same_figures_every_time() {
     let trace = busy_trace();
     for upkeep in [Upkeep::Worker, Upkeep::Inline, Upkeep::None] {
-        let settings = ReplaySettings {
-            upkeep,
-            ..limit(80 * MIB)
-        };
-        let once = ReplayResult {
-            host_ns_per_op: 0.0,
-            ..figures(&trace, &settings)
-        };
-        let again = ReplayResult {
-            host_ns_per_op: 0.0,
-            ..figures(&trace, &settings)
-        };
+        let settings = ReplaySettings { upkeep, ..limit(80 * MIB) };
+        let once = ReplayResult { host_ns_per_op: 0.0, ..figures(&trace, &settings) };
+        let again = ReplayResult { host_ns_per_op: 0.0, ..figures(&trace, &settings) };
         assert_eq!(once, again, "{upkeep:?}");
     }
 }
@@ -170,18 +129,9 @@ fn a_replay_gives_the_same_figures_every_time() {
 fn the_worker_takes_calls_from_the_allocating_thread() {
     let trace = busy_trace();
     let with = figures(&trace, &limit(120 * MIB));
-    let without = figures(
-        &trace,
-        &ReplaySettings {
-            upkeep: Upkeep::None,
-            ..limit(120 * MIB)
-        },
-    );
+    let without = figures(&trace, &ReplaySettings { upkeep: Upkeep::None, ..limit(120 * MIB) });
     assert!(with.worker_driver_calls > 0 && with.worker_driver_time_us > 0.0);
-    assert_eq!(
-        (without.worker_driver_calls, without.worker_driver_time_us),
-        (0, 0.0)
-    );
+    assert_eq!((without.worker_driver_calls, without.worker_driver_time_us), (0, 0.0));
     assert!(with.driver_calls < without.driver_calls);
 }
 
@@ -200,10 +150,7 @@ fn failed_allocations_are_counted_and_the_rest_goes_on() {
     assert_eq!(result.failures, 1);
     assert_eq!(result.peak_live_bytes, 40 * MIB);
     assert!(result.peak_reserved_bytes <= 64 * MIB);
-    let stopped = ReplaySettings {
-        stop_at_failure: true,
-        ..limit(64 * MIB)
-    };
+    let stopped = ReplaySettings { stop_at_failure: true, ..limit(64 * MIB) };
     assert_eq!(figures(&trace, &stopped).failures, 1);
 }
 
@@ -217,27 +164,15 @@ fn a_limit_below_one_allocation_is_refused() {
     );
     let (result, _) = run(
         &trace,
-        &ReplaySettings {
-            limit: Some(Amount::OfPeak(0.5)),
-            ..ReplaySettings::default()
-        },
+        &ReplaySettings { limit: Some(Amount::OfPeak(0.5)), ..ReplaySettings::default() },
     );
-    assert!(
-        matches!(result, Err(ReplayError::LimitBelowAllocation { .. })),
-        "{result:?}"
-    );
+    assert!(matches!(result, Err(ReplayError::LimitBelowAllocation { .. })), "{result:?}");
 }
 
 #[test]
 fn a_trace_without_allocations_is_refused() {
-    let (result, _) = run(
-        &trace(&[(0, EventKind::Snapshot)]),
-        &ReplaySettings::default(),
-    );
-    assert!(
-        matches!(result, Err(ReplayError::NothingRecorded)),
-        "{result:?}"
-    );
+    let (result, _) = run(&trace(&[(0, EventKind::Snapshot)]), &ReplaySettings::default());
+    assert!(matches!(result, Err(ReplayError::NothingRecorded)), "{result:?}");
 }
 
 #[test]
@@ -256,68 +191,33 @@ fn a_deferred_free_keeps_its_memory_from_others_until_it_completes() {
     };
     let result = figures(&trace, &settings);
     assert_eq!(result.failures, 0);
-    assert!(
-        result.waits >= 1,
-        "the last rung waits for the deferred free"
-    );
+    assert!(result.waits >= 1, "the last rung waits for the deferred free");
     // It waited until 50 ms of the trace, and had begun a few ms after its start at the latest.
-    assert!(
-        result.worst_allocation_us >= 45_000.0,
-        "{}",
-        result.worst_allocation_us
-    );
+    assert!(result.worst_allocation_us >= 45_000.0, "{}", result.worst_allocation_us);
 }
 
 #[test]
 fn what_was_live_at_the_start_counts_as_memory_and_not_as_driver_time() {
-    let mut trace = trace(&[
-        (0, alloc(0, 2 * MIB)),
-        (10, requested(1)),
-        (10, completed(1)),
-    ]);
+    let mut trace = trace(&[(0, alloc(0, 2 * MIB)), (10, requested(1)), (10, completed(1))]);
     trace.tensor_count = 2;
-    trace.start_live = vec![StartTensor {
-        id: 1,
-        len: 100 * MIB,
-        stream: 0,
-        pool: 0,
-    }];
-    let result = figures(
-        &trace,
-        &ReplaySettings {
-            upkeep: Upkeep::None,
-            ..ReplaySettings::default()
-        },
-    );
+    trace.start_live = vec![StartTensor { id: 1, len: 100 * MIB, stream: 0, pool: 0 }];
+    let result =
+        figures(&trace, &ReplaySettings { upkeep: Upkeep::None, ..ReplaySettings::default() });
     assert_eq!(result.peak_live_bytes, 102 * MIB);
     trace.start_live.clear();
     trace.tensor_count = 1;
     trace.events.truncate(1);
-    let small = figures(
-        &trace,
-        &ReplaySettings {
-            upkeep: Upkeep::None,
-            ..ReplaySettings::default()
-        },
-    );
-    assert!(
-        result.driver_calls <= small.driver_calls,
-        "the start's calls are not counted"
-    );
+    let small =
+        figures(&trace, &ReplaySettings { upkeep: Upkeep::None, ..ReplaySettings::default() });
+    assert!(result.driver_calls <= small.driver_calls, "the start's calls are not counted");
 }
 
 #[test]
 fn curves_are_sampled() {
-    let settings = ReplaySettings {
-        curve_samples: NonZeroUsize::new(10),
-        ..ReplaySettings::default()
-    };
+    let settings =
+        ReplaySettings { curve_samples: NonZeroUsize::new(10), ..ReplaySettings::default() };
     let result = figures(&busy_trace(), &settings);
-    assert!(
-        (10..=11).contains(&result.curve.len()),
-        "{}",
-        result.curve.len()
-    );
+    assert!((10..=11).contains(&result.curve.len()), "{}", result.curve.len());
     assert!(result.curve.is_sorted_by_key(|sample| sample.time_us));
     assert!(
         result
@@ -330,15 +230,8 @@ fn curves_are_sampled() {
 #[test]
 fn time_follows_the_trace() {
     let (result, device) = run(
-        &trace(&[
-            (0, alloc(0, MIB)),
-            (123_456, requested(0)),
-            (123_456, completed(0)),
-        ]),
-        &ReplaySettings {
-            lag: Duration::ZERO,
-            ..ReplaySettings::default()
-        },
+        &trace(&[(0, alloc(0, MIB)), (123_456, requested(0)), (123_456, completed(0))]),
+        &ReplaySettings { lag: Duration::ZERO, ..ReplaySettings::default() },
     );
     result.expect("can be replayed");
     assert!(device.now() >= 123_456_000);

@@ -7,10 +7,7 @@ impl Trace {
     #[must_use]
     pub fn main_device(&self) -> Option<&DeviceTrace> {
         // The first of equals: `max_by_key` would give the last.
-        self.devices
-            .iter()
-            .rev()
-            .max_by_key(|device| device.events.len())
+        self.devices.iter().rev().max_by_key(|device| device.events.len())
     }
 
     /// Events of all devices.
@@ -27,10 +24,7 @@ impl DeviceTrace {
     /// stream still uses cannot be given out again. `PyTorch` counts its `requested_bytes` so too.
     #[must_use]
     pub fn peak_requested_bytes(&self) -> u64 {
-        self.requested_curve()
-            .map(|(_, bytes)| bytes)
-            .max()
-            .unwrap_or(0)
+        self.requested_curve().map(|(_, bytes)| bytes).max().unwrap_or(0)
     }
 
     /// Bytes of live tensors over time, as (microseconds, bytes): first the state before the first
@@ -76,19 +70,13 @@ impl DeviceTrace {
     /// log does not say.
     #[must_use]
     pub fn recorded_peak_reserved_bytes(&self) -> u64 {
-        self.recorded_reserved_curve()
-            .map(|(_, bytes)| bytes)
-            .max()
-            .unwrap_or(0)
+        self.recorded_reserved_curve().map(|(_, bytes)| bytes).max().unwrap_or(0)
     }
 
     /// Sum of the final segments, in bytes.
     #[must_use]
     pub fn end_reserved_bytes(&self) -> u64 {
-        self.end_segments
-            .iter()
-            .map(|segment| segment.total_size)
-            .sum()
+        self.end_segments.iter().map(|segment| segment.total_size).sum()
     }
 
     /// Microseconds from the first event to the last.

@@ -154,10 +154,7 @@ pub(crate) enum Fault {
 
 impl Fault {
     pub(crate) fn malformed(place: Place, what: impl Into<String>) -> Self {
-        Fault::Malformed {
-            place,
-            what: what.into(),
-        }
+        Fault::Malformed { place, what: what.into() }
     }
 
     /// Sorts an I/O error by what a caller can do: bad data is the file's fault, the rest the system's.

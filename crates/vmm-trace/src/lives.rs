@@ -86,16 +86,12 @@ impl Lives {
 
     /// Index of a stream handle.
     pub(crate) fn stream(&mut self, handle: u64) -> Result<u16, String> {
-        self.streams
-            .number(handle)
-            .ok_or_else(|| "more than 65536 streams".into())
+        self.streams.number(handle).ok_or_else(|| "more than 65536 streams".into())
     }
 
     /// Index of a pool id.
     pub(crate) fn pool(&mut self, id: (u64, u64)) -> Result<u16, String> {
-        self.pools
-            .number(id)
-            .ok_or_else(|| "more than 65536 pools".into())
+        self.pools.number(id).ok_or_else(|| "more than 65536 pools".into())
     }
 
     /// Moves the clock to an entry. Without a time it is one microsecond after the one before.
@@ -144,15 +140,8 @@ impl Lives {
         }
         let id = self.new_id(span.len)?;
         self.at.insert(span.addr, State::Live(id));
-        let Span {
-            len, stream, pool, ..
-        } = span;
-        self.push_used(EventKind::Alloc {
-            id,
-            len,
-            stream,
-            pool,
-        });
+        let Span { len, stream, pool, .. } = span;
+        self.push_used(EventKind::Alloc { id, len, stream, pool });
         Ok(())
     }
 
@@ -257,10 +246,7 @@ impl Lives {
     }
 
     fn push(&mut self, kind: EventKind) {
-        self.events.push(Event {
-            time_us: self.now_us,
-            kind,
-        });
+        self.events.push(Event { time_us: self.now_us, kind });
     }
 
     fn complete(&mut self, id: u32) {
@@ -269,17 +255,10 @@ impl Lives {
     }
 
     fn new_start(&mut self, span: Span) -> Result<u32, String> {
-        let Span {
-            len, stream, pool, ..
-        } = span;
+        let Span { len, stream, pool, .. } = span;
         let id = self.new_id(len)?;
         self.start_bytes = bounded_sum(self.start_bytes, len)?;
-        self.start_live.push(StartTensor {
-            id,
-            len,
-            stream,
-            pool,
-        });
+        self.start_live.push(StartTensor { id, len, stream, pool });
         Ok(id)
     }
 
@@ -294,9 +273,7 @@ impl Lives {
 fn bounded_sum(sum: u64, len: u64) -> Result<u64, String> {
     match sum + len {
         sum if sum <= MAX_BYTES => Ok(sum),
-        _ => Err(format!(
-            "{len} bytes more bring the live sizes above 2^48 bytes"
-        )),
+        _ => Err(format!("{len} bytes more bring the live sizes above 2^48 bytes")),
     }
 }
 
@@ -309,10 +286,7 @@ struct Numbered<T> {
 
 impl<T: Copy + Eq + Hash> Numbered<T> {
     fn starting_with(items: Vec<T>) -> Self {
-        let mut numbered = Numbered {
-            numbers: HashMap::new(),
-            items: Vec::new(),
-        };
+        let mut numbered = Numbered { numbers: HashMap::new(), items: Vec::new() };
         for item in items {
             numbered.number(item);
         }

@@ -35,15 +35,8 @@ pub fn read_file(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Trac
     if trace.event_count() > 0 {
         return Ok(trace);
     }
-    let segments = trace
-        .devices
-        .iter()
-        .map(|device| device.end_segments.len())
-        .sum();
-    Err(TraceError::NothingToReplay {
-        path: path.to_path_buf(),
-        segments,
-    })
+    let segments = trace.devices.iter().map(|device| device.end_segments.len()).sum();
+    Err(TraceError::NothingToReplay { path: path.to_path_buf(), segments })
 }
 
 /// Reads a trace to be looked at: as [`read_file`], but segments without events are enough.
@@ -62,17 +55,9 @@ fn inspect(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Trace, Fau
     }
     // A pipe has no length to check against.
     let total = if meta.is_file() { meta.len() } else { u64::MAX };
-    let counted = Counted {
-        file,
-        progress,
-        bytes: 0,
-        total,
-    };
+    let counted = Counted { file, progress, bytes: 0, total };
     let mut raw = BufReader::with_capacity(256 << 10, counted);
-    let is_gzip = raw
-        .fill_buf()
-        .map_err(Fault::Io)?
-        .starts_with(&[0x1f, 0x8b]);
+    let is_gzip = raw.fill_buf().map_err(Fault::Io)?.starts_with(&[0x1f, 0x8b]);
     let (mut data, most): (Box<dyn BufRead + '_>, u64) = if is_gzip {
         let plain = BufReader::with_capacity(64 << 10, MultiGzDecoder::new(raw));
         (Box::new(plain), total.saturating_mul(MOST_INFLATION))
@@ -92,12 +77,7 @@ fn inspect(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Trace, Fau
     if devices.is_empty() {
         return Err(Fault::Empty);
     }
-    Ok(Trace {
-        name,
-        source,
-        devices,
-        settings,
-    })
+    Ok(Trace { name, source, devices, settings })
 }
 
 enum Kind {
@@ -125,11 +105,7 @@ fn stem(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     let endings = [".pickle", ".pkl", ".csv", ".log"];
-    endings
-        .iter()
-        .find_map(|ending| name.strip_suffix(ending))
-        .unwrap_or(name)
-        .into()
+    endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).into()
 }
 
 /// Reports how much of a file has been read.
@@ -144,10 +120,7 @@ impl Read for Counted<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let read = self.file.read(buffer)?;
         self.bytes += read as u64;
-        (self.progress)(Progress {
-            bytes: self.bytes,
-            total: self.total,
-        });
+        (self.progress)(Progress { bytes: self.bytes, total: self.total });
         Ok(read)
     }
 }

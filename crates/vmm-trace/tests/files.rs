@@ -21,25 +21,13 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 fn entry(action: Action, addr: u64, size: u64) -> Entry {
     let time_us = 1_795_960_341_334_464 + size;
-    Entry {
-        action,
-        addr,
-        size,
-        stream: 7,
-        time_us,
-        pool: (0, 0),
-        frames: Vec::new(),
-    }
+    Entry { action, addr, size, stream: 7, time_us, pool: (0, 0), frames: Vec::new() }
 }
 
 /// A segment of 2 MiB with one tensor, allocated in the trace together with another one.
 fn sample() -> Snapshot {
-    let block = |at, size, requested_size, state| Block {
-        address: BASE + at,
-        size,
-        requested_size,
-        state,
-    };
+    let block =
+        |at, size, requested_size, state| Block { address: BASE + at, size, requested_size, state };
     let segment = Segment {
         device: 0,
         address: BASE,
@@ -53,11 +41,7 @@ fn sample() -> Snapshot {
             block(1024, (2 << 20) - 1024, 0, BlockState::Inactive),
         ],
     };
-    let frame = Frame {
-        filename: "train.py".into(),
-        line: 70_000,
-        name: "step".into(),
-    };
+    let frame = Frame { filename: "train.py".into(), line: 70_000, name: "step".into() };
     let mut trace = vec![
         entry(Action::SegmentAlloc, BASE, 2 << 20),
         entry(Action::Alloc, BASE, 100),
@@ -70,11 +54,7 @@ fn sample() -> Snapshot {
     ];
     trace[1].frames = vec![frame.clone(), frame];
     let settings = vec![("expandable_segments".into(), "False".into())];
-    Snapshot {
-        segments: vec![segment],
-        device_traces: vec![Vec::new(), trace],
-        settings,
-    }
+    Snapshot { segments: vec![segment], device_traces: vec![Vec::new(), trace], settings }
 }
 
 fn bytes_of(snapshot: &Snapshot, protocol: Protocol) -> Vec<u8> {
@@ -112,46 +92,27 @@ impl Files {
 
 fn check_sample(trace: &Trace) {
     assert_eq!(trace.source, Source::PyTorch);
-    assert_eq!(
-        trace.settings,
-        [("expandable_segments".into(), "False".into())]
-    );
+    assert_eq!(trace.settings, [("expandable_segments".into(), "False".into())]);
     // The segment is on device 0, the trace of device 0 is empty.
-    let [first, second] = &trace.devices[..] else {
-        panic!("two devices")
-    };
+    let [first, second] = &trace.devices[..] else { panic!("two devices") };
     assert_eq!((first.device, second.device), (0, 1));
     let segment = &first.end_segments[0];
-    assert_eq!(
-        (segment.address, segment.total_size, segment.is_small),
-        (BASE, 2 << 20, true)
-    );
+    assert_eq!((segment.address, segment.total_size, segment.is_small), (BASE, 2 << 20, true));
     assert_eq!(first.streams[segment.stream as usize], u64::MAX - 1);
     assert_eq!(first.pools[segment.pool as usize], (2, 1));
     assert_eq!(segment.blocks, sample().segments[0].blocks);
     assert_eq!(second.streams, [7]);
     assert_eq!(second.census.with_frames, 8);
     let kinds: Vec<_> = second.events.iter().map(|event| event.kind).collect();
-    let alloc = |id, len| EventKind::Alloc {
-        id,
-        len,
-        stream: 0,
-        pool: 0,
-    };
+    let alloc = |id, len| EventKind::Alloc { id, len, stream: 0, pool: 0 };
     assert_eq!(
         kinds,
         [
-            EventKind::SegmentAlloc {
-                len: 2 << 20,
-                stream: 0
-            },
+            EventKind::SegmentAlloc { len: 2 << 20, stream: 0 },
             alloc(0, 100),
             alloc(1, 500),
             EventKind::FreeRequested { id: 1 },
-            EventKind::Oom {
-                len: 1 << 40,
-                device_free: 12_345
-            },
+            EventKind::Oom { len: 1 << 40, device_free: 12_345 },
             alloc(2, 300),
             EventKind::FreeRequested { id: 2 },
             EventKind::FreeCompleted { id: 2 },
@@ -198,11 +159,7 @@ fn damage_is_told_apart() {
     middle[packed.len() / 2] ^= 0x55;
     let path = files.put("middle.gz", &middle);
     assert!(read_file(&path, &mut |_| ()).is_err());
-    files.check_fault(
-        "more.gz",
-        &[&packed[..], b"junk that is no header"].concat(),
-        "gzip",
-    );
+    files.check_fault("more.gz", &[&packed[..], b"junk that is no header"].concat(), "gzip");
     files.check_fault("more", &[&plain[..], b"junk"].concat(), "more bytes follow");
     for len in 1..packed.len() {
         let path = files.put("part.gz", &packed[..len]);
@@ -216,42 +173,17 @@ fn other_files_are_no_traces() {
     let error = files.check_fault("empty.pickle", b"", "no segments and no events");
     assert!(matches!(error, TraceError::Empty { .. }));
     files.check_fault("empty.gz", &gzip(b""), "no segments and no events");
-    files.check_fault(
-        "hollow",
-        &bytes_of(&Snapshot::default(), Protocol::Two),
-        "no events",
-    );
-    files.check_fault(
-        "model.pt",
-        b"PK\x03\x04rest",
-        "a zip archive, as torch.save writes",
-    );
+    files.check_fault("hollow", &bytes_of(&Snapshot::default(), Protocol::Two), "no events");
+    files.check_fault("model.pt", b"PK\x03\x04rest", "a zip archive, as torch.save writes");
     files.check_fault("a.json", b"{\"a\": 1}", "JSON");
     files.check_fault("a.txt", b"hello, world\n", "neither a pickle");
     files.check_fault("twice.gz", &gzip(&gzip(b"x")), "gzip inside gzip");
-    files.check_fault(
-        "weights",
-        b"\x80\x04}.",
-        "neither segments nor device_traces",
-    );
-    let error = files.check_fault(
-        "evil",
-        b"\x80\x04cos\nsystem\n.",
-        "imports a name (os.system)",
-    );
+    files.check_fault("weights", b"\x80\x04}.", "neither segments nor device_traces");
+    let error = files.check_fault("evil", b"\x80\x04cos\nsystem\n.", "imports a name (os.system)");
     assert!(matches!(error, TraceError::Hostile { offset: 2, .. }));
-    let error = files.check_fault(
-        "a.csv",
-        b"Thread,Time,Action,Size,Stream\n",
-        "`Pointer` is missing",
-    );
-    assert!(matches!(
-        error,
-        TraceError::Columns {
-            missing: "Pointer",
-            ..
-        }
-    ));
+    let error =
+        files.check_fault("a.csv", b"Thread,Time,Action,Size,Stream\n", "`Pointer` is missing");
+    assert!(matches!(error, TraceError::Columns { missing: "Pointer", .. }));
 
     let missing = files.0.path().join("missing");
     let error = read_file(&missing, &mut |_| ()).expect_err("there is no file");
@@ -263,20 +195,10 @@ fn other_files_are_no_traces() {
 #[test]
 fn segments_alone_can_be_looked_at_but_not_replayed() {
     let files = Files::new();
-    let snapshot = Snapshot {
-        device_traces: Vec::new(),
-        ..sample()
-    };
+    let snapshot = Snapshot { device_traces: Vec::new(), ..sample() };
     let bytes = bytes_of(&snapshot, Protocol::Four);
-    let error = files.check_fault(
-        "still",
-        &bytes,
-        "1 segments but no events, nothing to replay",
-    );
-    assert!(matches!(
-        error,
-        TraceError::NothingToReplay { segments: 1, .. }
-    ));
+    let error = files.check_fault("still", &bytes, "1 segments but no events, nothing to replay");
+    assert!(matches!(error, TraceError::NothingToReplay { segments: 1, .. }));
     let trace = inspect_file(error.path(), &mut |_| ()).expect("reads");
     assert_eq!(trace.devices[0].start_live.len(), 2);
 }
@@ -331,16 +253,9 @@ fn python_reads_what_is_written() {
     let files = Files::new();
     for protocol in [Protocol::Two, Protocol::Four] {
         let path = files.put("out.pickle", &bytes_of(&sample(), protocol));
-        let run = Command::new("python3")
-            .args(["-c", CHECK_KEYS])
-            .arg(path)
-            .output();
+        let run = Command::new("python3").args(["-c", CHECK_KEYS]).arg(path).output();
         let run = run.expect("python3 runs");
-        assert!(
-            run.status.success(),
-            "{}",
-            String::from_utf8_lossy(&run.stderr)
-        );
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     }
 }
 
@@ -363,30 +278,17 @@ fn what_python_writes_reads() {
     let files = Files::new();
     for protocol in ["2", "3", "4", "5"] {
         let path = files.0.path().join("stacks.pickle");
-        let run = Command::new("python3")
-            .args(["-c", MAKE_STACKS])
-            .arg(&path)
-            .arg(protocol)
-            .output();
+        let run =
+            Command::new("python3").args(["-c", MAKE_STACKS]).arg(&path).arg(protocol).output();
         let Ok(run) = run else {
             println!("skipped: what_python_writes_reads: python3 is missing");
             return;
         };
-        assert!(
-            run.status.success(),
-            "{}",
-            String::from_utf8_lossy(&run.stderr)
-        );
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
         let trace = read_file(&path, &mut |_| ()).expect("reads");
         let device = &trace.devices[0];
-        assert_eq!(
-            (device.device, device.events.len(), device.tensor_count),
-            (1, 9002, 3000)
-        );
-        assert_eq!(
-            (device.census.with_frames, device.census.without_time),
-            (9000, 2)
-        );
+        assert_eq!((device.device, device.events.len(), device.tensor_count), (1, 9002, 3000));
+        assert_eq!((device.census.with_frames, device.census.without_time), (9000, 2));
         assert_eq!(device.peak_requested_bytes(), 3099);
     }
 }

@@ -63,47 +63,24 @@ fn recorded_traces_give_the_recorded_figures() {
         assert!(census.is_complete(), "{name}: {census:?}");
         let made = census.made_requests + census.made_completions;
         assert_eq!(device.events.len() as u64, census.used + made, "{name}");
-        assert_eq!(
-            (census.skipped_unknown, made, census.end_missing),
-            (0, 0, 0),
-            "{name}"
-        );
+        assert_eq!((census.skipped_unknown, made, census.end_missing), (0, 0, 0), "{name}");
         assert_eq!(census.end_unexplained, 0, "{name}");
         // The table counts one allocation from before the recording.
-        assert_eq!(
-            u64::from(device.tensor_count) + 1,
-            row.allocations,
-            "{name}"
-        );
+        assert_eq!(u64::from(device.tensor_count) + 1, row.allocations, "{name}");
 
         let requested = device.peak_requested_bytes() as f64 / MIB;
         let reserved = device.recorded_peak_reserved_bytes() as f64 / MIB;
-        let last = device
-            .recorded_reserved_curve()
-            .last()
-            .expect("it has a start");
+        let last = device.recorded_reserved_curve().last().expect("it has a start");
         assert_eq!(last.1, device.end_reserved_bytes(), "{name}");
-        println!(
-            "{name}: {took:.2?}, {requested:.2} MiB, {:.4}",
-            reserved / requested
-        );
+        println!("{name}: {took:.2?}, {requested:.2} MiB, {:.4}", reserved / requested);
         // Three threads race in this one, and the table comes from another run than the trace.
         if name == "serve_two_streams" {
             assert!((requested - 599.91).abs() < 0.01, "{name}: {requested}");
-            assert!(
-                (reserved - row.native * row.peak_requested_mib).abs() < 2.0,
-                "{name}"
-            );
+            assert!((reserved - row.native * row.peak_requested_mib).abs() < 2.0, "{name}");
             continue;
         }
-        assert!(
-            (requested - row.peak_requested_mib).abs() <= 0.51,
-            "{name}: {requested}"
-        );
-        assert!(
-            (reserved / requested - row.native).abs() < 0.001,
-            "{name}: {reserved}"
-        );
+        assert!((requested - row.peak_requested_mib).abs() <= 0.51, "{name}: {requested}");
+        assert!((reserved / requested - row.native).abs() < 0.001, "{name}: {reserved}");
     }
 }
 

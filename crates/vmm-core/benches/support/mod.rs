@@ -62,20 +62,14 @@ pub(crate) fn empty_pool() -> MockPool {
 
 /// A lease of `len` bytes for work on `stream`.
 pub(crate) fn lease(pool: &MockPool, len: u64, stream: StreamId) -> MockLease {
-    pool.allocate(len, stream, Owner::NONE)
-        .expect("memory is far from short")
+    pool.allocate(len, stream, Owner::NONE).expect("memory is far from short")
 }
 
 /// Makes `bytes` of memory for leases of at most `longest` bytes on `stream`; it lies in one piece.
 pub(crate) fn make_memory(pool: &MockPool, bytes: u64, longest: u64, stream: StreamId) {
-    let len = if longest <= LONGEST_SHORT {
-        LONGEST_SHORT
-    } else {
-        64 * LONGEST_SHORT
-    };
-    let leases: Vec<MockLease> = (0..bytes.div_ceil(len))
-        .map(|_| lease(pool, len, stream))
-        .collect();
+    let len = if longest <= LONGEST_SHORT { LONGEST_SHORT } else { 64 * LONGEST_SHORT };
+    let leases: Vec<MockLease> =
+        (0..bytes.div_ceil(len)).map(|_| lease(pool, len, stream)).collect();
     drop(leases);
 }
 
@@ -103,15 +97,9 @@ pub(crate) fn populated(
     let lens: Vec<u64> = (0..2 * count).map(|_| numbers.len(from, to)).collect();
     let bytes: u64 = lens.iter().map(|len| len.next_multiple_of(512)).sum();
     make_memory(&pool, bytes + LONGEST_SHORT, LONGEST_SHORT, stream);
-    let made = if layout == Layout::Packed {
-        count
-    } else {
-        2 * count
-    };
-    let mut leases: Vec<MockLease> = lens[..made]
-        .iter()
-        .map(|len| lease(&pool, *len, stream))
-        .collect();
+    let made = if layout == Layout::Packed { count } else { 2 * count };
+    let mut leases: Vec<MockLease> =
+        lens[..made].iter().map(|len| lease(&pool, *len, stream)).collect();
     while leases.len() > count {
         let gone = numbers.below(leases.len());
         drop(leases.swap_remove(gone));
@@ -129,10 +117,7 @@ pub(crate) struct HitsOnly {
 impl HitsOnly {
     /// Begins to watch.
     pub(crate) fn begin(pool: &MockPool) -> Self {
-        Self {
-            misses: pool.stats().misses,
-            device_calls: pool.device().total_calls(),
-        }
+        Self { misses: pool.stats().misses, device_calls: pool.device().total_calls() }
     }
 
     /// Ends the watch.

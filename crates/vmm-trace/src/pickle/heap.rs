@@ -111,10 +111,7 @@ impl Heap {
         if self.retained <= self.allowed {
             return Ok(());
         }
-        Err(Fault::TooLarge {
-            offset,
-            what: "its values need too much memory for its length",
-        })
+        Err(Fault::TooLarge { offset, what: "its values need too much memory for its length" })
     }
 
     pub(super) fn string(&mut self, text: &[u8], offset: u64) -> Result<Value, Fault> {
@@ -149,19 +146,13 @@ impl Heap {
     pub(super) fn new_tuple(&mut self, items: &[Value], offset: u64) -> Result<Value, Fault> {
         self.charge(size_of::<Tuple>() + size_of_val(items), offset)?;
         let depth = self.depth_above(items, offset)?;
-        self.tuples.push(Tuple {
-            items: items.into(),
-            depth,
-        });
+        self.tuples.push(Tuple { items: items.into(), depth });
         Ok(Value::Tuple(index(self.tuples.len() - 1)))
     }
 
     pub(super) fn append(&mut self, to: Value, items: &[Value], offset: u64) -> Result<(), Fault> {
         let Value::List(id) = to else {
-            return Err(Fault::malformed(
-                Place::Byte(offset),
-                "appends to what is not a list",
-            ));
+            return Err(Fault::malformed(Place::Byte(offset), "appends to what is not a list"));
         };
         self.charge(size_of_val(items), offset)?;
         let depth = self.depth_above(items, offset)?;
@@ -187,9 +178,7 @@ impl Heap {
         };
         let id = id as usize;
         if !matches!(self.dicts[id], Dict::Entry(_))
-            && items
-                .iter()
-                .any(|[key, _]| *key == Value::Str(entry::ACTION))
+            && items.iter().any(|[key, _]| *key == Value::Str(entry::ACTION))
         {
             self.make_entry(id, offset)?;
         }
@@ -217,9 +206,7 @@ impl Heap {
         let depth = self.depth_above(items.as_flattened(), offset)?;
         let pairs = &mut self.pairs[at as usize];
         pairs.depth = pairs.depth.max(depth);
-        pairs
-            .items
-            .extend(items.iter().map(|&[key, value]| (key, value)));
+        pairs.items.extend(items.iter().map(|&[key, value]| (key, value)));
         Ok(())
     }
 
@@ -238,18 +225,11 @@ impl Heap {
     }
 
     fn depth_above(&self, items: &[Value], offset: u64) -> Result<u8, Fault> {
-        let below = items
-            .iter()
-            .map(|&item| self.depth(item))
-            .max()
-            .unwrap_or(0);
+        let below = items.iter().map(|&item| self.depth(item)).max().unwrap_or(0);
         if below < MAX_DEPTH {
             return Ok(below + 1);
         }
-        Err(Fault::TooLarge {
-            offset,
-            what: "containers nest deeper than 64",
-        })
+        Err(Fault::TooLarge { offset, what: "containers nest deeper than 64" })
     }
 
     fn depth(&self, value: Value) -> u8 {
@@ -314,9 +294,7 @@ impl Heap {
     pub(crate) fn get(&self, dict: Value, key: &str) -> Option<Value> {
         let &id = self.ids.get(key)?;
         let mut pairs = self.pairs(dict)?.iter().rev();
-        pairs
-            .find(|(key, _)| *key == Value::Str(id))
-            .map(|&(_, value)| value)
+        pairs.find(|(key, _)| *key == Value::Str(id)).map(|&(_, value)| value)
     }
 
     /// The trace entry that a dict turned out to be.

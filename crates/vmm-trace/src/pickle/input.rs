@@ -25,14 +25,7 @@ impl<'r> Input<'r> {
     /// Reads `reader`, which yields at most `most` bytes.
     pub(crate) fn new(reader: Box<dyn Read + 'r>, most: u64) -> Self {
         let buffer = vec![0; BUFFER_LEN].into_boxed_slice();
-        Input {
-            reader,
-            buffer,
-            next: 0,
-            end: 0,
-            base: 0,
-            most,
-        }
+        Input { reader, buffer, next: 0, end: 0, base: 0, most }
     }
 
     /// Bytes consumed so far.
@@ -143,9 +136,7 @@ impl<'r> Input<'r> {
     #[cold]
     fn refill(&mut self) -> Result<(), Fault> {
         match self.fill()? {
-            0 => Err(Fault::Truncated {
-                offset: self.offset(),
-            }),
+            0 => Err(Fault::Truncated { offset: self.offset() }),
             _ => Ok(()),
         }
     }

@@ -219,10 +219,7 @@ impl<'m, 'r> Machine<'m, 'r> {
                 _ => return self.malformed(format!("unknown opcode {opcode:#04x}")),
             },
         };
-        Fault::Hostile {
-            offset: self.at,
-            name,
-        }
+        Fault::Hostile { offset: self.at, name }
     }
 
     #[cold]
@@ -233,10 +230,7 @@ impl<'m, 'r> Machine<'m, 'r> {
     #[inline]
     fn push(&mut self, value: Value) -> Result<(), Fault> {
         if self.stack.len() == MAX_STACK {
-            return Err(Fault::TooLarge {
-                offset: self.at,
-                what: "too many loose values",
-            });
+            return Err(Fault::TooLarge { offset: self.at, what: "too many loose values" });
         }
         self.stack.push(value);
         Ok(())
@@ -272,9 +266,7 @@ impl<'m, 'r> Machine<'m, 'r> {
     }
 
     fn pop_mark(&mut self) -> Result<usize, Fault> {
-        self.marks
-            .pop()
-            .ok_or_else(|| self.malformed("ends a container that was not begun"))
+        self.marks.pop().ok_or_else(|| self.malformed("ends a container that was not begun"))
     }
 
     /// Moves the `count` uppermost values into the container below them.
@@ -287,12 +279,7 @@ impl<'m, 'r> Machine<'m, 'r> {
             return Err(self.malformed("fills a container where there is none"));
         }
         let from = self.stack.len() - count;
-        put(
-            &mut self.heap,
-            self.stack[from - 1],
-            &self.stack[from..],
-            self.at,
-        )?;
+        put(&mut self.heap, self.stack[from - 1], &self.stack[from..], self.at)?;
         self.stack.truncate(from);
         Ok(())
     }
@@ -313,15 +300,10 @@ impl<'m, 'r> Machine<'m, 'r> {
     fn string(&mut self, len: u64) -> Result<(), Fault> {
         if len > MAX_STRING {
             self.input.check_len(len)?;
-            return Err(Fault::TooLarge {
-                offset: self.at,
-                what: "a string of more than 64 MiB",
-            });
+            return Err(Fault::TooLarge { offset: self.at, what: "a string of more than 64 MiB" });
         }
         let (heap, at) = (&mut self.heap, self.at);
-        let text = self
-            .input
-            .with_bytes(len, |bytes| heap.string(bytes, at))??;
+        let text = self.input.with_bytes(len, |bytes| heap.string(bytes, at))??;
         self.push(text)
     }
 
@@ -332,9 +314,7 @@ impl<'m, 'r> Machine<'m, 'r> {
             return self.push(Value::Huge);
         }
         let number = self.input.with_bytes(len, |bytes| {
-            let sign = bytes
-                .last()
-                .map_or(0, |&last| if last < 0x80 { 0 } else { 0xff });
+            let sign = bytes.last().map_or(0, |&last| if last < 0x80 { 0 } else { 0xff });
             let mut wide = [sign; 16];
             wide[..bytes.len()].copy_from_slice(bytes);
             i128::from_le_bytes(wide)
@@ -384,8 +364,5 @@ impl<'m, 'r> Machine<'m, 'r> {
 
 /// The start of a name, safe to print on one line.
 fn cut(name: &str) -> String {
-    name.chars()
-        .take(100)
-        .flat_map(char::escape_debug)
-        .collect()
+    name.chars().take(100).flat_map(char::escape_debug).collect()
 }

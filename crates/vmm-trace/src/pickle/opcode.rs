@@ -89,8 +89,5 @@ pub(super) fn foreign(op: u8) -> Option<&'static str> {
 }
 
 fn find(table: &[(u8, &'static str)], op: u8) -> Option<&'static str> {
-    table
-        .iter()
-        .find(|(byte, _)| *byte == op)
-        .map(|(_, name)| *name)
+    table.iter().find(|(byte, _)| *byte == op).map(|(_, name)| *name)
 }

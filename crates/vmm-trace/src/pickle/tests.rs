@@ -15,10 +15,7 @@ fn check(body: &[u8], expected: Value) {
 
 fn check_fault(body: &[u8], expected: &str) {
     let bytes = [b"\x80\x04", body].concat();
-    let fault = read(&bytes)
-        .expect_err("does not read")
-        .in_file("f".as_ref())
-        .to_string();
+    let fault = read(&bytes).expect_err("does not read").in_file("f".as_ref()).to_string();
     assert!(fault.contains(expected), "{fault}");
     assert!(!fault.contains('\n'), "{fault}");
 }
@@ -35,18 +32,9 @@ fn numbers() {
     check(b"J\xff\xff\xff\xff", Value::Int(-1));
     check(b"\x8a\x00", Value::Int(0));
     check(b"\x8a\x01\x80", Value::Int(-128));
-    check(
-        b"\x8a\x06\x00\x00\x00\x00\x00\x7f",
-        Value::Int(0x7f00_0000_0000),
-    );
-    check(
-        b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00",
-        Value::Unsigned(u64::MAX),
-    );
-    check(
-        b"\x8a\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01",
-        Value::Huge,
-    );
+    check(b"\x8a\x06\x00\x00\x00\x00\x00\x7f", Value::Int(0x7f00_0000_0000));
+    check(b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00", Value::Unsigned(u64::MAX));
+    check(b"\x8a\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01", Value::Huge);
     check(b"\x8b\x02\x00\x00\x00\x00\x80", Value::Int(-32768));
     check(b"G\x3f\xf8\x00\x00\x00\x00\x00\x00", Value::Float(1.5));
 }
@@ -63,9 +51,7 @@ fn the_stack_works_as_in_python() {
 #[test]
 fn the_sample_reads() {
     let (heap, root) = read(SAMPLE).expect("reads");
-    let &[dict, entry] = heap.items(root).expect("a pair") else {
-        panic!("a pair")
-    };
+    let &[dict, entry] = heap.items(root).expect("a pair") else { panic!("a pair") };
     let list = heap.get(dict, "a").expect("has a");
     assert_eq!(heap.items(list).expect("a list").len(), 4);
     assert_eq!(heap.entry(entry).expect("an entry").size, 5);
@@ -85,10 +71,7 @@ fn imports_are_refused_by_name() {
     check_fault(b"(ios\nsystem\n.", "(os.system)");
     check_fault(b"\x93.", "(?.?)");
     for opcode in b"RboPQ\x81\x92\x82\x83\x84" {
-        check_fault(
-            &[b')', b')', *opcode, 0, 0, 0, 0],
-            "possibly hostile, not executed",
-        );
+        check_fault(&[b')', b')', *opcode, 0, 0, 0, 0], "possibly hostile, not executed");
     }
 }
 
@@ -107,47 +90,23 @@ fn what_no_snapshot_holds_is_refused() {
     check_fault(b"]Nu.", "not begun");
     check_fault(b"(Na.", "fills a container where there is none");
     check_fault(b"h\x05.", "memo place 5, which is empty");
-    assert!(matches!(
-        read(b"\x80\x06N."),
-        Err(Fault::Malformed {
-            place: Place::Byte(0),
-            ..
-        })
-    ));
+    assert!(matches!(read(b"\x80\x06N."), Err(Fault::Malformed { place: Place::Byte(0), .. })));
     assert!(matches!(read(b"\x80\x01N."), Err(Fault::Malformed { .. })));
 }
 
 #[test]
 fn lengths_beyond_the_file_are_refused() {
-    check_fault(
-        b"X\xff\xff\xff\xff",
-        "4294967295 bytes, more than the file holds",
-    );
-    check_fault(
-        b"\x8d\xff\xff\xff\xff\xff\xff\xff\xff",
-        "more than the file holds",
-    );
-    check_fault(
-        b"\x8d\x00\x00\x00\x00\x00\x01\x00\x00",
-        "more than the file holds",
-    );
+    check_fault(b"X\xff\xff\xff\xff", "4294967295 bytes, more than the file holds");
+    check_fault(b"\x8d\xff\xff\xff\xff\xff\xff\xff\xff", "more than the file holds");
+    check_fault(b"\x8d\x00\x00\x00\x00\x00\x01\x00\x00", "more than the file holds");
     check_fault(b"\x8b\xff\xff\xff\x7f", "more than the file holds");
-    check_fault(
-        b"\x95\xff\xff\xff\xff\xff\xff\xff\x7f",
-        "more than the file holds",
-    );
+    check_fault(b"\x95\xff\xff\xff\xff\xff\xff\xff\x7f", "more than the file holds");
     check_fault(b"\x8c\x05ab", "ends too early, after byte 6");
     // Where the length of the data is not known, as in gzip, nothing is allocated for it either.
     let mut input = Input::new(Box::new(&b"\x80\x04X\x00\x00\x00\x03ab"[..]), u64::MAX);
-    assert!(matches!(
-        read_pickle(&mut input),
-        Err(Fault::Truncated { offset: 9 })
-    ));
+    assert!(matches!(read_pickle(&mut input), Err(Fault::Truncated { offset: 9 })));
     let mut input = Input::new(Box::new(&b"\x80\x04X\x00\x00\x00\x70ab"[..]), u64::MAX);
-    assert!(matches!(
-        read_pickle(&mut input),
-        Err(Fault::TooLarge { .. })
-    ));
+    assert!(matches!(read_pickle(&mut input), Err(Fault::TooLarge { .. })));
 }
 
 #[test]
@@ -195,9 +154,7 @@ fn a_cut_file_is_truncated_at_every_byte() {
         for most in [len as u64, u64::MAX] {
             let mut input = Input::new(Box::new(&SAMPLE[..len]), most);
             let fault = read_pickle(&mut input).expect_err("a part does not read");
-            let Fault::Truncated { offset } = fault else {
-                panic!("{len}: {fault:?}")
-            };
+            let Fault::Truncated { offset } = fault else { panic!("{len}: {fault:?}") };
             assert_eq!(offset, len as u64);
         }
     }
@@ -207,9 +164,7 @@ fn a_cut_file_is_truncated_at_every_byte() {
 fn changed_bytes_never_panic() {
     let mut seed = 1u64;
     let mut next = || {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) as usize
     };
     for _ in 0..20_000 {

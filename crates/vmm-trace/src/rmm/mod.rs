@@ -24,16 +24,12 @@ pub(crate) fn looks_like_log(head: &[u8]) -> bool {
     let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let line = String::from_utf8_lossy(line);
     line.contains(',')
-        && line
-            .split(',')
-            .any(|cell| COLUMNS.iter().any(|name| is_column(cell, name)))
+        && line.split(',').any(|cell| COLUMNS.iter().any(|name| is_column(cell, name)))
 }
 
 fn is_column(cell: &str, name: &str) -> bool {
     // Spreadsheets put a byte-order mark in front.
-    cell.trim_start_matches('\u{feff}')
-        .trim()
-        .eq_ignore_ascii_case(name)
+    cell.trim_start_matches('\u{feff}').trim().eq_ignore_ascii_case(name)
 }
 
 /// Reads a log. Without rows the result has no device.
@@ -52,17 +48,11 @@ pub(crate) fn read_rmm(data: impl BufRead) -> Result<Vec<DeviceTrace>, Fault> {
             .position(|cell| is_column(cell, missing))
             .ok_or(Fault::Columns { missing })?;
     }
-    let mut log = Log {
-        lives: Lives::new(0, 0),
-        clock: Clock::default(),
-    };
+    let mut log = Log { lives: Lives::new(0, 0), clock: Clock::default() };
     let mut record = StringRecord::new();
     loop {
         let offset = reader.position().byte();
-        if !reader
-            .read_record(&mut record)
-            .map_err(|error| csv_fault(error, offset))?
-        {
+        if !reader.read_record(&mut record).map_err(|error| csv_fault(error, offset))? {
             break;
         }
         let line = record.position().map_or(0, csv::Position::line);
@@ -106,20 +96,12 @@ impl Log {
         }
         let len = length(size)?;
         if action == Action::Oom {
-            self.lives.push_used(EventKind::Oom {
-                len,
-                device_free: 0,
-            });
+            self.lives.push_used(EventKind::Oom { len, device_free: 0 });
             return Ok(());
         }
         let addr = address(pointer)?;
         let stream = number(stream).ok_or_else(|| format!("the stream {stream:?} is no handle"))?;
-        let mut span = Span {
-            addr,
-            len,
-            stream: self.lives.stream(stream)?,
-            pool: 0,
-        };
+        let mut span = Span { addr, len, stream: self.lives.stream(stream)?, pool: 0 };
         if action == Action::Alloc {
             if addr == 0 && len > 0 {
                 return Err(format!("allocates {len} bytes at no address"));
@@ -137,9 +119,7 @@ impl Log {
 fn length(text: &str) -> Result<u64, String> {
     match text.parse::<u64>() {
         Ok(len) if len <= MAX_BYTES => Ok(len),
-        _ => Err(format!(
-            "the size {text:?} is no number of bytes up to 2^48"
-        )),
+        _ => Err(format!("the size {text:?} is no number of bytes up to 2^48")),
     }
 }
 
@@ -154,22 +134,17 @@ fn address(text: &str) -> Result<u64, String> {
 fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None => text
-            .parse()
-            .ok()
-            .or_else(|| u64::from_str_radix(text, 16).ok()),
+        None => text.parse().ok().or_else(|| u64::from_str_radix(text, 16).ok()),
     }
 }
 
 fn csv_fault(error: csv::Error, offset: u64) -> Fault {
-    let line = error
-        .position()
-        .map_or(Place::File, |position| Place::Line(position.line()));
+    let line = error.position().map_or(Place::File, |position| Place::Line(position.line()));
     match error.into_kind() {
         ErrorKind::Io(error) => Fault::from_io(error, offset),
-        ErrorKind::UnequalLengths {
-            expected_len, len, ..
-        } => Fault::malformed(line, format!("has {len} fields, not {expected_len}")),
+        ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            Fault::malformed(line, format!("has {len} fields, not {expected_len}"))
+        }
         ErrorKind::Utf8 { .. } => Fault::malformed(line, "is not UTF-8 text"),
         _ => Fault::malformed(line, "is no CSV"),
     }
@@ -189,10 +164,7 @@ impl<R: Read> Read for ShortLines<R> {
             None => self.since_end + read,
         };
         if self.since_end > MAX_LINE {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "a line longer than 1 MiB",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a line longer than 1 MiB"));
         }
         Ok(read)
     }

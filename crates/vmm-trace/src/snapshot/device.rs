@@ -31,24 +31,14 @@ pub(super) fn read_device(
     for (index, &value) in entries.iter().enumerate() {
         // The survey has found an entry in every value.
         if let Some(entry) = heap.entry(value) {
-            reader
-                .entry(index, entry)
-                .map_err(|what| at_entry(device, index, what))?;
+            reader.entry(index, entry).map_err(|what| at_entry(device, index, what))?;
         }
     }
-    reader
-        .end()
-        .map_err(|what| Fault::malformed(Place::File, format!("device {device}: {what}")))
+    reader.end().map_err(|what| Fault::malformed(Place::File, format!("device {device}: {what}")))
 }
 
 fn at_entry(device: u32, index: usize, what: impl Into<String>) -> Fault {
-    Fault::malformed(
-        Place::Entry {
-            device,
-            index: index as u64,
-        },
-        what,
-    )
+    Fault::malformed(Place::Entry { device, index: index as u64 }, what)
 }
 
 /// What has to be known of the whole trace before its first entry can be read.
@@ -102,15 +92,9 @@ impl Survey {
             reserved.step_back(took, len);
         }
         let knows_segments = !segments.is_empty() || reserved.steps > 0;
-        let end = segments
-            .iter()
-            .map(|segment| i128::from(segment.total_size))
-            .sum();
+        let end = segments.iter().map(|segment| i128::from(segment.total_size)).sum();
         let start_reserved = reserved.start(end).ok_or_else(|| {
-            Fault::malformed(
-                Place::File,
-                format!("device {device} reserves more than 2^48 bytes"),
-            )
+            Fault::malformed(Place::File, format!("device {device} reserves more than 2^48 bytes"))
         })?;
         Ok(Survey {
             has_completed,
@@ -122,9 +106,7 @@ impl Survey {
 
     /// Whether a tensor can have been live at `addr` before the first entry.
     fn at_start(&self, addr: u64) -> bool {
-        self.start_ranges
-            .as_ref()
-            .is_none_or(|ranges| ranges.contains(addr))
+        self.start_ranges.as_ref().is_none_or(|ranges| ranges.contains(addr))
     }
 }
 
@@ -139,11 +121,7 @@ struct Reserved {
 
 impl Reserved {
     fn step_back(&mut self, took: bool, len: u64) {
-        self.level += if took {
-            -i128::from(len)
-        } else {
-            i128::from(len)
-        };
+        self.level += if took { -i128::from(len) } else { i128::from(len) };
         self.lowest = self.lowest.min(self.level);
         self.highest = self.highest.max(self.level);
         self.steps += 1;
@@ -169,17 +147,12 @@ struct PoolFinder {
 
 impl PoolFinder {
     fn new(segments: &[RawSegment], survey: &Survey) -> Self {
-        let own = segments
-            .iter()
-            .filter(|segment| segment.pool != (0, 0))
-            .map(|segment| {
-                // Before that entry another segment lay there, of which nothing is known.
-                let born = survey.born.get(&segment.address).copied().unwrap_or(0);
-                (segment.address, segment.end(), born, segment.pool)
-            });
-        PoolFinder {
-            segments: own.collect(),
-        }
+        let own = segments.iter().filter(|segment| segment.pool != (0, 0)).map(|segment| {
+            // Before that entry another segment lay there, of which nothing is known.
+            let born = survey.born.get(&segment.address).copied().unwrap_or(0);
+            (segment.address, segment.end(), born, segment.pool)
+        });
+        PoolFinder { segments: own.collect() }
     }
 
     fn find(&self, addr: u64, index: usize) -> (u64, u64) {
@@ -206,8 +179,7 @@ impl DeviceReader<'_> {
         }
         self.lives.census.count(entry.action);
         self.lives.census.with_frames += u64::from(entry.frames.is_some());
-        self.lives
-            .set_time(entry.has(Field::TimeUs).then_some(entry.time_us));
+        self.lives.set_time(entry.has(Field::TimeUs).then_some(entry.time_us));
         match entry.action {
             Action::Alloc => {
                 let span = self.span(index, entry)?;
@@ -225,8 +197,7 @@ impl DeviceReader<'_> {
             }
             Action::SegmentAlloc | Action::SegmentMap => {
                 let (len, stream) = (length(entry)?, self.lives.stream(entry.stream)?);
-                self.lives
-                    .push_used(EventKind::SegmentAlloc { len, stream });
+                self.lives.push_used(EventKind::SegmentAlloc { len, stream });
             }
             Action::SegmentFree | Action::SegmentUnmap => {
                 let len = length(entry)?;
@@ -270,15 +241,7 @@ impl DeviceReader<'_> {
                 if block.state != BlockState::Inactive {
                     let (addr, len) = (block.address, block.requested_size);
                     let at_start = self.survey.at_start(addr);
-                    self.lives.end_block(
-                        Span {
-                            addr,
-                            len,
-                            stream,
-                            pool,
-                        },
-                        at_start,
-                    )?;
+                    self.lives.end_block(Span { addr, len, stream, pool }, at_start)?;
                 }
             }
             end_segments.push(Segment {
@@ -305,9 +268,6 @@ fn length(entry: &RawEntry) -> Result<u64, String> {
 fn checked(field: Field, number: i64) -> Result<u64, String> {
     match u64::try_from(number) {
         Ok(len) if len <= MAX_BYTES => Ok(len),
-        _ => Err(format!(
-            "`{}` is {number}, which is no size in bytes",
-            field.key()
-        )),
+        _ => Err(format!("`{}` is {number}, which is no size in bytes", field.key())),
     }
 }

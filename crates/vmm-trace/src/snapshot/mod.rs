@@ -33,10 +33,7 @@ pub(crate) fn read_snapshot(
         };
         let segments = by_device.remove(&device).unwrap_or_default();
         if !entries.is_empty() || !segments.is_empty() {
-            devices.insert(
-                device,
-                device::read_device(heap, device, &entries, segments)?,
-            );
+            devices.insert(device, device::read_device(heap, device, &entries, segments)?);
         }
     }
     for (device, segments) in by_device {
@@ -48,11 +45,9 @@ pub(crate) fn read_snapshot(
 /// The list of segments and the list of traces of a snapshot. A bare list is the segments.
 fn parts(heap: &mut Heap, root: Value) -> Result<(Vec<Value>, Vec<Value>), Fault> {
     if let Value::List(_) = root {
-        let looks_right = heap.items(root).is_some_and(|items| {
-            items
-                .iter()
-                .all(|&item| heap.get(item, "total_size").is_some())
-        });
+        let looks_right = heap
+            .items(root)
+            .is_some_and(|items| items.iter().all(|&item| heap.get(item, "total_size").is_some()));
         if !looks_right {
             return Err(Fault::NotASnapshot(
                 "a pickled list of something else than segments".into(),
@@ -76,9 +71,7 @@ fn parts(heap: &mut Heap, root: Value) -> Result<(Vec<Value>, Vec<Value>), Fault
 }
 
 fn settings(heap: &Heap, root: Value) -> Settings {
-    let outer = heap
-        .get(root, "allocator_settings")
-        .and_then(|dict| heap.pairs(dict));
+    let outer = heap.get(root, "allocator_settings").and_then(|dict| heap.pairs(dict));
     let mut settings = Settings::new();
     for &(key, value) in outer.unwrap_or_default() {
         let Some(key) = heap.text(key) else { continue };

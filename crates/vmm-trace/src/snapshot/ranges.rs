@@ -39,10 +39,7 @@ impl Ranges {
     }
 
     pub(super) fn contains(&self, addr: u64) -> bool {
-        self.0
-            .range(..=addr)
-            .next_back()
-            .is_some_and(|(_, &to)| addr < to)
+        self.0.range(..=addr).next_back().is_some_and(|(_, &to)| addr < to)
     }
 }
 

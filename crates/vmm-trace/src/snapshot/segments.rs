@@ -43,22 +43,13 @@ pub(super) fn read_segments(
     }
     for segments in by_device.values_mut() {
         segments.sort_by_key(|segment| segment.address);
-        if let Some(pair) = segments
-            .windows(2)
-            .find(|pair| pair[0].end() > pair[1].address)
-        {
+        if let Some(pair) = segments.windows(2).find(|pair| pair[0].end() > pair[1].address) {
             let what = format!("two segments overlap at {:#x}", pair[1].address);
             return Err(Fault::malformed(Place::File, what));
         }
-        let total: u128 = segments
-            .iter()
-            .map(|segment| u128::from(segment.total_size))
-            .sum();
+        let total: u128 = segments.iter().map(|segment| u128::from(segment.total_size)).sum();
         if total > u128::from(MAX_BYTES) {
-            return Err(Fault::malformed(
-                Place::File,
-                "the segments hold more than 2^48 bytes",
-            ));
+            return Err(Fault::malformed(Place::File, "the segments hold more than 2^48 bytes"));
         }
     }
     Ok(by_device)
@@ -78,21 +69,13 @@ fn read_segment(heap: &mut Heap, value: Value) -> Result<(u32, RawSegment), Stri
     }
     let total_size = length(heap, value, "total_size")?.ok_or("has no `total_size`")?;
     let blocks = heap.get(value, "blocks").ok_or("has no `blocks`")?;
-    let blocks = heap
-        .take_list(blocks)
-        .ok_or("`blocks` is no list of its own")?;
+    let blocks = heap.take_list(blocks).ok_or("`blocks` is no list of its own")?;
     let segment = RawSegment {
         address,
         total_size,
         stream: handle(heap, value, "stream")?.unwrap_or(0),
-        pool: heap
-            .get(value, "segment_pool_id")
-            .and_then(|id| pool_id(heap, id))
-            .unwrap_or((0, 0)),
-        is_small: heap
-            .get(value, "segment_type")
-            .and_then(|kind| heap.text(kind))
-            == Some("small"),
+        pool: heap.get(value, "segment_pool_id").and_then(|id| pool_id(heap, id)).unwrap_or((0, 0)),
+        is_small: heap.get(value, "segment_type").and_then(|kind| heap.text(kind)) == Some("small"),
         is_expandable: heap.get(value, "is_expandable") == Some(Value::Bool(true)),
         blocks: read_blocks(heap, &blocks, address, total_size)?,
     };
@@ -115,9 +98,7 @@ fn read_blocks(
         // The oldest files have no addresses: blocks lie one behind the other.
         let address = handle(heap, value, "address")?.unwrap_or(next);
         if address != next {
-            return Err(format!(
-                "a block at {address:#x} does not follow on the one before"
-            ));
+            return Err(format!("a block at {address:#x} does not follow on the one before"));
         }
         let requested_size = match length(heap, value, "requested_size")? {
             Some(requested) => requested,
@@ -129,27 +110,17 @@ fn read_blocks(
             "active_pending_free" | "active_awaiting_free" => BlockState::PendingFree,
             "inactive" => BlockState::Inactive,
             other => {
-                return Err(format!(
-                    "the block state `{}` is unknown",
-                    other.escape_debug()
-                ));
+                return Err(format!("the block state `{}` is unknown", other.escape_debug()));
             }
         };
-        blocks.push(Block {
-            address,
-            size,
-            requested_size,
-            state,
-        });
+        blocks.push(Block { address, size, requested_size, state });
         next += size;
         if next - start > total_size {
             break;
         }
     }
     if next - start != total_size {
-        return Err(format!(
-            "its blocks do not add up to its total size of {total_size}"
-        ));
+        return Err(format!("its blocks do not add up to its total size of {total_size}"));
     }
     Ok(blocks)
 }
@@ -182,9 +153,7 @@ fn bits(value: Value) -> Option<u64> {
 fn handle(heap: &Heap, dict: Value, key: &str) -> Result<Option<u64>, String> {
     match heap.get(dict, key) {
         None | Some(Value::None) => Ok(None),
-        Some(value) => bits(value)
-            .map(Some)
-            .ok_or_else(|| format!("`{key}` is no number")),
+        Some(value) => bits(value).map(Some).ok_or_else(|| format!("`{key}` is no number")),
     }
 }
 

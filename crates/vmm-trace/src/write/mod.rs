@@ -86,11 +86,7 @@ impl Segment {
     }
 
     fn sum(&self, of: impl Fn(BlockState) -> bool, what: impl Fn(&Block) -> u64) -> u64 {
-        self.blocks
-            .iter()
-            .filter(|block| of(block.state))
-            .map(what)
-            .sum()
+        self.blocks.iter().filter(|block| of(block.state)).map(what).sum()
     }
 }
 
@@ -121,12 +117,7 @@ pub fn write_snapshot<W: Write>(out: W, snapshot: &Snapshot, protocol: Protocol)
         p.str("device_traces")?;
         p.list(&snapshot.device_traces, |p, trace| p.list(trace, entry))?;
         p.str("allocator_settings")?;
-        p.dict(|p| {
-            snapshot
-                .settings
-                .iter()
-                .try_for_each(|(key, value)| p.str_item(key, value))
-        })?;
+        p.dict(|p| snapshot.settings.iter().try_for_each(|(key, value)| p.str_item(key, value)))?;
         p.str("external_annotations")?;
         p.list(&[] as &[()], |_, ()| Ok(()))
     })?;
@@ -142,15 +133,9 @@ fn segment<W: Write>(p: &mut Pickler<W>, segment: &Segment) -> io::Result<()> {
         let allocated = segment.sum(|state| state == BlockState::Active, |block| block.size);
         p.int_item("allocated_size", allocated)?;
         p.int_item("active_size", segment.sum(in_use, |block| block.size))?;
-        p.int_item(
-            "requested_size",
-            segment.sum(in_use, |block| block.requested_size),
-        )?;
+        p.int_item("requested_size", segment.sum(in_use, |block| block.requested_size))?;
         p.int_item("stream", segment.stream)?;
-        p.str_item(
-            "segment_type",
-            if segment.is_small { "small" } else { "large" },
-        )?;
+        p.str_item("segment_type", if segment.is_small { "small" } else { "large" })?;
         p.str("segment_pool_id")?;
         p.pair(segment.pool)?;
         p.str("is_expandable")?;
@@ -179,14 +164,7 @@ fn block<W: Write>(p: &mut Pickler<W>, block: &Block) -> io::Result<()> {
 fn entry<W: Write>(p: &mut Pickler<W>, entry: &Entry) -> io::Result<()> {
     p.dict(|p| {
         p.str_item("action", entry.action.name())?;
-        p.int_item(
-            if entry.action == Action::Oom {
-                "device_free"
-            } else {
-                "addr"
-            },
-            entry.addr,
-        )?;
+        p.int_item(if entry.action == Action::Oom { "device_free" } else { "addr" }, entry.addr)?;
         p.int_item("size", entry.size)?;
         p.int_item("stream", entry.stream)?;
         p.int_item("time_us", entry.time_us)?;

@@ -31,11 +31,7 @@ impl<W: Write> Pickler<W> {
             Protocol::Four => 4,
         };
         out.write_all(&[0x80, version])?;
-        Ok(Pickler {
-            out,
-            protocol,
-            memo: HashMap::new(),
-        })
+        Ok(Pickler { out, protocol, memo: HashMap::new() })
     }
 
     pub(crate) fn finish(mut self) -> io::Result<W> {
@@ -61,11 +57,7 @@ impl<W: Write> Pickler<W> {
         }
         let bytes = number.to_le_bytes();
         // One byte is enough as soon as the sign can be told from the last one kept.
-        let spare = if number < 0 {
-            number.leading_ones()
-        } else {
-            number.leading_zeros()
-        };
+        let spare = if number < 0 { number.leading_ones() } else { number.leading_zeros() };
         let len = 16 - (spare as usize - 1) / 8;
         self.out.write_all(&[0x8a, len.to_le_bytes()[0]])?;
         self.out.write_all(&bytes[..len])

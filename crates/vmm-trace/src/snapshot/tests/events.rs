@@ -32,31 +32,13 @@ fn a_ring_buffer_starts_mid_life() {
             (10, SegmentFree { len: 20 }),
         ],
     );
-    let start = |id, len| StartTensor {
-        id,
-        len,
-        stream: 0,
-        pool: 0,
-    };
-    assert_eq!(
-        device.start_live,
-        [start(0, 700), start(1, 900), start(3, 100), start(4, 300)]
-    );
+    let start = |id, len| StartTensor { id, len, stream: 0, pool: 0 };
+    assert_eq!(device.start_live, [start(0, 700), start(1, 900), start(3, 100), start(4, 300)]);
     assert_eq!(device.start_reserved, 2 * MIB + 20);
     assert_eq!(device.peak_requested_bytes(), 2000);
     let census = &device.census;
-    assert_eq!(
-        (census.start_freed, census.start_kept, census.time_moved),
-        (2, 2, 1)
-    );
-    assert_eq!(
-        (
-            census.made_requests,
-            census.end_missing,
-            census.end_unexplained
-        ),
-        (1, 0, 0)
-    );
+    assert_eq!((census.start_freed, census.start_kept, census.time_moved), (2, 2, 1));
+    assert_eq!((census.made_requests, census.end_missing, census.end_unexplained), (1, 0, 0));
 }
 
 #[test]
@@ -82,10 +64,7 @@ fn an_address_comes_back_and_a_free_is_deferred() {
         ],
     );
     assert_eq!(device.peak_requested_bytes(), 50);
-    assert_eq!(
-        (device.census.end_pending, device.census.end_missing),
-        (1, 2)
-    );
+    assert_eq!((device.census.end_pending, device.census.end_missing), (1, 2));
     assert_eq!((device.census.without_time, device.duration_us()), (6, 5));
 }
 
@@ -94,11 +73,7 @@ fn files_that_lack_requests_or_completions() {
     for action in ["free_requested", "free_completed"] {
         check(
             vec![free_segment(S, MIB)],
-            vec![
-                entry("alloc", S, 10),
-                entry(action, S, 10),
-                entry("alloc", S, 20),
-            ],
+            vec![entry("alloc", S, 10), entry(action, S, 10), entry("alloc", S, 20)],
             &[
                 (0, alloc(0, 10)),
                 (1, FreeRequested { id: 0 }),
@@ -122,11 +97,7 @@ fn files_that_lack_requests_or_completions() {
 
 #[test]
 fn other_actions_are_kept_or_counted() {
-    let oom = Dict(vec![
-        ("action", Str("oom")),
-        ("size", Int(9)),
-        ("device_free", Int(4)),
-    ]);
+    let oom = Dict(vec![("action", Str("oom")), ("size", Int(9)), ("device_free", Int(4))]);
     let device = check(
         vec![],
         vec![
@@ -140,26 +111,14 @@ fn other_actions_are_kept_or_counted() {
             entry("segment_alloc", S, 3).with("frames", List(vec![])),
         ],
         &[
-            (
-                0,
-                Oom {
-                    len: 9,
-                    device_free: 4,
-                },
-            ),
+            (0, Oom { len: 9, device_free: 4 }),
             (1, EventKind::Snapshot),
             (2, EventKind::Annotate),
             (6, SegmentFree { len: 5 }),
             (7, SegmentAlloc { len: 3, stream: 0 }),
         ],
     );
-    assert_eq!(
-        (
-            device.census.skipped_unknown,
-            device.census.skipped_zero_length
-        ),
-        (1, 2)
-    );
+    assert_eq!((device.census.skipped_unknown, device.census.skipped_zero_length), (1, 2));
     assert_eq!((device.start_reserved, device.census.with_frames), (5, 1));
 }
 
@@ -175,46 +134,23 @@ fn expandable_segments_map_and_unmap() {
             entry("segment_unmap", S + 4 * MIB, 2 << 20),
         ],
         &[
-            (
-                0,
-                SegmentAlloc {
-                    len: 2 * MIB,
-                    stream: 0,
-                },
-            ),
+            (0, SegmentAlloc { len: 2 * MIB, stream: 0 }),
             (1, alloc(0, 100)),
-            (
-                2,
-                SegmentAlloc {
-                    len: 4 * MIB,
-                    stream: 0,
-                },
-            ),
+            (2, SegmentAlloc { len: 4 * MIB, stream: 0 }),
             (3, SegmentFree { len: 2 * MIB }),
         ],
     );
-    assert_eq!(
-        (device.start_reserved, device.recorded_peak_reserved_bytes()),
-        (0, 6 * MIB)
-    );
+    assert_eq!((device.start_reserved, device.recorded_peak_reserved_bytes()), (0, 6 * MIB));
     assert!(device.end_segments[0].is_expandable);
 }
 
 #[test]
 fn pools_come_from_entries_or_from_final_segments() {
     let graph = || free_segment(S, MIB).with("segment_pool_id", Pair(3, 1));
-    let in_pool = |id, pool| Alloc {
-        id,
-        len: 8,
-        stream: 0,
-        pool,
-    };
+    let in_pool = |id, pool| Alloc { id, len: 8, stream: 0, pool };
     let device = check(
         vec![graph()],
-        vec![
-            entry("alloc", S, 8),
-            entry("alloc", S + 512, 8).with("pool_id", Pair(7, 0)),
-        ],
+        vec![entry("alloc", S, 8), entry("alloc", S + 512, 8).with("pool_id", Pair(7, 0))],
         &[(0, in_pool(0, 1)), (1, in_pool(1, 2))],
     );
     assert_eq!(device.pools, [(0, 0), (3, 1), (7, 0)]);
@@ -233,13 +169,7 @@ fn pools_come_from_entries_or_from_final_segments() {
             (1, FreeRequested { id: 0 }),
             (1, FreeCompleted { id: 0 }),
             (2, SegmentFree { len: MIB }),
-            (
-                3,
-                SegmentAlloc {
-                    len: MIB,
-                    stream: 0,
-                },
-            ),
+            (3, SegmentAlloc { len: MIB, stream: 0 }),
             (4, in_pool(1, 1)),
         ],
     );
@@ -248,21 +178,12 @@ fn pools_come_from_entries_or_from_final_segments() {
 #[test]
 fn several_devices() {
     let second = free_segment(S, MIB);
-    let Dict(mut items) = second else {
-        panic!("a segment is a dict")
-    };
+    let Dict(mut items) = second else { panic!("a segment is a dict") };
     items[0].1 = Int(5);
-    let traces = vec![
-        vec![],
-        vec![entry("alloc", S, 1)],
-        vec![],
-        vec![entry("alloc", S, 2)],
-    ];
+    let traces = vec![vec![], vec![entry("alloc", S, 1)], vec![], vec![entry("alloc", S, 2)]];
     let devices = read_plain(&snapshot(vec![Dict(items)], traces)).expect("reads");
-    let found: Vec<_> = devices
-        .iter()
-        .map(|one| (one.device, one.events.len(), one.end_segments.len()))
-        .collect();
+    let found: Vec<_> =
+        devices.iter().map(|one| (one.device, one.events.len(), one.end_segments.len())).collect();
     assert_eq!(found, [(1, 1, 0), (3, 1, 0), (5, 0, 1)]);
 }
 
@@ -276,15 +197,10 @@ fn the_oldest_form() {
         block(1024, "inactive").with("history", history(900)),
     ];
     let devices = read_plain(&List(vec![segment(S, 2048, blocks)])).expect("reads");
-    let [device] = &devices[..] else {
-        panic!("one device")
-    };
+    let [device] = &devices[..] else { panic!("one device") };
     let found: Vec<_> = device.end_segments[0].blocks.iter().collect();
     assert_eq!((found[1].address, found[2].address), (S + 512, S + 1024));
-    assert_eq!(
-        (found[0].requested_size, found[1].requested_size),
-        (100, 512)
-    );
+    assert_eq!((found[0].requested_size, found[1].requested_size), (100, 512));
     assert_eq!(found[1].state, BlockState::PendingFree);
     assert_eq!((device.start_live.len(), device.start_reserved), (2, 2048));
 }

@@ -43,9 +43,7 @@ impl Plain {
     }
 
     fn with(self, key: &'static str, value: Plain) -> Plain {
-        let Dict(mut items) = self else {
-            panic!("only a dict has keys")
-        };
+        let Dict(mut items) = self else { panic!("only a dict has keys") };
         items.push((key, value));
         Dict(items)
     }
@@ -56,12 +54,7 @@ const MIB: u64 = 1 << 20;
 
 fn entry(action: &'static str, addr: u64, size: i128) -> Plain {
     let addr = ("addr", Int(addr.into()));
-    Dict(vec![
-        ("action", Str(action)),
-        addr,
-        ("size", Int(size)),
-        ("stream", Int(0)),
-    ])
+    Dict(vec![("action", Str(action)), addr, ("size", Int(size)), ("stream", Int(0))])
 }
 
 fn at(time: i128, entry: Plain) -> Plain {
@@ -111,21 +104,14 @@ fn read_plain(root: &Plain) -> Result<Vec<DeviceTrace>, Fault> {
 fn snapshot(segments: Vec<Plain>, traces: Vec<Vec<Plain>>) -> Plain {
     let traces = traces.into_iter().map(List).collect();
     // Traces first: the order of keys must not matter.
-    Dict(vec![
-        ("device_traces", List(traces)),
-        ("segments", List(segments)),
-    ])
+    Dict(vec![("device_traces", List(traces)), ("segments", List(segments))])
 }
 
 fn check(segments: Vec<Plain>, trace: Vec<Plain>, expected: &[(u64, EventKind)]) -> DeviceTrace {
     let mut devices = read_plain(&snapshot(segments, vec![trace])).expect("reads");
     assert_eq!(devices.len(), 1);
     let device = devices.remove(0);
-    let events: Vec<_> = device
-        .events
-        .iter()
-        .map(|event| (event.time_us, event.kind))
-        .collect();
+    let events: Vec<_> = device.events.iter().map(|event| (event.time_us, event.kind)).collect();
     assert_eq!(events, expected);
     let census = &device.census;
     assert!(census.is_complete(), "{census:?}");
@@ -141,10 +127,5 @@ fn check_fault(segments: Vec<Plain>, trace: Vec<Plain>, expected: &str) {
 }
 
 fn alloc(id: u32, len: u64) -> EventKind {
-    Alloc {
-        id,
-        len,
-        stream: 0,
-        pool: 0,
-    }
+    Alloc { id, len, stream: 0, pool: 0 }
 }
