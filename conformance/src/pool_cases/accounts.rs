@@ -107,6 +107,7 @@ pub(super) fn idle_memory_leaves_after_its_time<H: Harness>(h: &H) -> CaseResult
     let early = pool.stats().reserved_bytes;
     ensure!(early >= 16 * s.page, "memory went within its time: {early} bytes are left");
     for _ in 0..4 {
+        h.synchronize()?;
         seconds.fetch_add(11, Ordering::Relaxed);
         maintain::<H>(&pool)?;
         s.audit(&pool)?;

@@ -278,10 +278,14 @@ pub(super) fn trimming_releases_what_is_idle_and_nothing_else<H: Harness>(h: &H)
     drop((gone, used));
     let released = pool.trim(0)?;
     s.audit(&pool)?;
-    ensure!(released >= 7 * s.page, "{released} bytes released of 8 idle pages");
+    // A queued unbind is over only when the device says so, and trim does not wait for that.
+    let queued = s.device.capabilities().queued_binds;
+    ensure!(queued || released >= 7 * s.page, "{released} bytes released of 8 idle pages");
     let reserved = pool.stats().reserved_bytes;
     ensure!(reserved >= 12 * s.page, "{reserved} bytes, and 12 pages are in use");
     h.let_go()?;
+    h.synchronize()?;
+    pool.trim(0)?;
     h.synchronize()?;
     pool.trim(0)?;
     let reserved = pool.stats().reserved_bytes;

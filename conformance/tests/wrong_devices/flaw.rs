@@ -25,6 +25,8 @@ pub(crate) enum Flaw {
     Overlapping,
     /// Too long a reservation is said to lack memory.
     OutOfTheWrongThing,
+    /// Nothing is unmapped while a stream captures.
+    CaptureForbidsUnmap,
     /// No stream ever captures.
     NeverCapturing,
     /// A second mapping of a frame shows a copy.

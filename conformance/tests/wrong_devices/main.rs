@@ -24,6 +24,7 @@ fn flaws() -> Vec<(Flaw, MockOptions, &'static [&'static str])> {
         (Flaw::Overlapping, cuda(), &["reservations_never_overlap"]),
         (Flaw::OutOfTheWrongThing, cuda(), &["a_reservation_can_be_too_large"]),
         (Flaw::NeverCapturing, cuda(), &["capturing_can_be_asked_at_any_time"]),
+        (Flaw::CaptureForbidsUnmap, cuda(), &["a_capture_leaves_other_calls_legal"]),
         (Flaw::CopiedAliases, cuda(), &["aliases_show_the_same_bytes"]),
         (Flaw::PartialMap, cuda(), &["map_is_all_or_nothing"]),
         (Flaw::EmptyMapFails, cuda(), &["an_empty_map_does_nothing"]),
