@@ -6,6 +6,7 @@ use crate::frame::{FrameId, MappingId};
 use crate::growth::Means;
 use crate::state::State;
 use crate::timeline::{Point, READY, StreamSlot};
+use smallvec::{SmallVec, smallvec};
 
 /// Free bytes of one mapping that move on.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +23,7 @@ pub(crate) struct IdleFrame {
     pub(crate) frame: FrameId,
     pub(crate) len: u64,
     /// All its bytes: one part, several if some had moved before, none if it was leaving.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: SmallVec<[Part; 1]>,
 }
 
 /// The free end of a frame that is otherwise in use.
@@ -60,7 +61,7 @@ impl State {
                 all.extend(self.whole_mappings(extent).into_iter().rev().map(|mapping| {
                     let entry = &self.frames.mappings[mapping];
                     let part = Part { extent, mapping, addr: entry.addr, len: entry.len };
-                    IdleFrame { frame: entry.frame, len: entry.len, parts: vec![part] }
+                    IdleFrame { frame: entry.frame, len: entry.len, parts: smallvec![part] }
                 }));
             }
         }
@@ -119,7 +120,7 @@ impl State {
             .map(|frame| IdleFrame {
                 frame: *frame,
                 len: self.frames.frames[*frame].len,
-                parts: Vec::new(),
+                parts: SmallVec::new(),
             })
             .collect()
     }
@@ -143,8 +144,8 @@ impl State {
     }
 
     /// All bytes of a frame as parts, if all are free for the taker.
-    fn free_parts(&self, frame: FrameId, reserve: Reserve) -> Option<Vec<Part>> {
-        let mut parts = Vec::new();
+    fn free_parts(&self, frame: FrameId, reserve: Reserve) -> Option<SmallVec<[Part; 1]>> {
+        let mut parts = SmallVec::new();
         for mapping in &self.frames.frames[frame].mappings {
             let entry = &self.frames.mappings[*mapping];
             if entry.dead_bytes == entry.len {

@@ -4,16 +4,16 @@
 //! its bytes can simply have their address there once more. A program that repeats itself, as
 //! training and serving do, so soon finds a place that it built before for each of its long requests.
 
-use crate::arena::ArenaId;
-use crate::extent::{ExtentId, Kind, NONE};
+use crate::extent::{ExtentId, Extents, Kind, NONE};
 use crate::frame::{FrameId, MappingId, MappingState};
 use crate::growth::Means;
 use crate::idle::{IdleFrame, Reserve};
 use crate::state::{LeaseId, State, Want};
-use std::collections::{HashMap, VecDeque};
+use crate::timeline::Point;
+use std::collections::VecDeque;
 
 /// One piece of a run of addresses that could hold a request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     /// Free memory, as it is.
     Free,
@@ -21,15 +21,26 @@ enum Link {
     Stale(FrameId),
 }
 
-/// A run of links whose frames are all different and all elsewhere.
+/// Idle frames by their id.
+struct Idle(Vec<Option<IdleFrame>>);
+
+impl Idle {
+    fn get(&self, frame: FrameId) -> Option<&IdleFrame> {
+        self.0.get(frame as usize)?.as_ref()
+    }
+
+    /// Whether `extent` holds bytes of a frame.
+    fn lies_in(&self, frame: FrameId, extent: ExtentId) -> bool {
+        self.get(frame).is_some_and(|idle| idle.parts.iter().any(|part| part.extent == extent))
+    }
+}
+
+/// A run of links whose stale frames are all different and lie elsewhere.
 #[derive(Debug, Default)]
 struct Run {
     links: VecDeque<(ExtentId, Link)>,
     len: u64,
-    /// Frames that the run recalls, and extents that it contains.
-    frames: HashMap<FrameId, usize>,
-    extents: HashMap<ExtentId, usize>,
-    dropped: usize,
+    stale: usize,
 }
 
 impl State {
@@ -39,37 +50,30 @@ impl State {
             return None;
         }
         let reserve = Reserve { arena: want.arena(), slot: want.slot, except: None };
-        let idle: HashMap<FrameId, IdleFrame> = self
-            .idle_frames(reserve, means)
-            .into_iter()
-            .map(|frame| (frame.frame, frame))
-            .collect();
+        let mut idle = Idle(vec![None; self.frames.frames.places()]);
+        for frame in self.idle_frames(reserve, means) {
+            let id = frame.frame as usize;
+            idle.0[id] = Some(frame);
+        }
         let links = self.find_run(want, &idle)?;
-        Some(self.take_back(want, links, idle))
+        Some(self.take_back(want, &links, idle))
     }
 
-    /// The first run of addresses long enough; of several, that which recalls the fewest frames.
-    fn find_run(
-        &self,
-        want: &Want,
-        idle: &HashMap<FrameId, IdleFrame>,
-    ) -> Option<Vec<(ExtentId, Link)>> {
-        let arena: ArenaId = want.arena();
+    /// The run of addresses that is long enough and recalls the fewest frames.
+    fn find_run(&self, want: &Want, idle: &Idle) -> Option<Vec<(ExtentId, Link)>> {
         let mut best: Option<(usize, Vec<(ExtentId, Link)>)> = None;
-        for region in &self.arenas[usize::from(arena)].regions {
+        for region in &self.arenas[usize::from(want.arena())].regions {
             let mut run = Run::default();
             let mut at = region.first;
             while at != NONE {
                 match self.link(at, want, idle) {
-                    None => run.clear(),
+                    None => run = Run::default(),
                     Some(link) => {
-                        run.push(at, self.extents[at].len, link, idle, &self.extents);
+                        run.push(at, link, idle, &self.extents);
                         run.shorten(want.len, &self.extents);
-                        if run.len >= want.len && self.starts_aligned(&run, want) {
-                            let cost = run.frames.len();
-                            if best.as_ref().is_none_or(|(least, _)| cost < *least) {
-                                best = Some((cost, run.links.iter().copied().collect()));
-                            }
+                        let cheaper = best.as_ref().is_none_or(|(least, _)| run.stale < *least);
+                        if cheaper && run.len >= want.len && self.starts_aligned(&run, want) {
+                            best = Some((run.stale, run.links.iter().copied().collect()));
                         }
                     }
                 }
@@ -85,58 +89,53 @@ impl State {
         start.aligned(want.alignment).is_some_and(|addr| addr - start.addr + want.len <= run.len)
     }
 
-    fn link(&self, at: ExtentId, want: &Want, idle: &HashMap<FrameId, IdleFrame>) -> Option<Link> {
+    fn link(&self, at: ExtentId, want: &Want, idle: &Idle) -> Option<Link> {
         let extent = &self.extents[at];
         match extent.kind {
             Kind::Free => self.usable(at, want.slot).then_some(Link::Free),
             Kind::Dead => {
-                let region =
-                    &self.arenas[usize::from(extent.arena)].regions[usize::from(extent.region)];
+                let arena = &self.arenas[usize::from(extent.arena)];
+                let region = &arena.regions[usize::from(extent.region)];
                 let entry = &self.frames.mappings[region.mapping_at(extent.addr)?];
                 let whole = entry.state == MappingState::Stale && entry.dead.len() == 1;
-                (whole && idle.contains_key(&entry.frame)).then_some(Link::Stale(entry.frame))
+                (whole && idle.get(entry.frame).is_some()).then_some(Link::Stale(entry.frame))
             }
             _ => None,
         }
     }
 
     /// Gives the frames of a run their addresses there, and makes the lease.
-    fn take_back(
-        &mut self,
-        want: &Want,
-        links: Vec<(ExtentId, Link)>,
-        mut idle: HashMap<FrameId, IdleFrame>,
-    ) -> LeaseId {
+    fn take_back(&mut self, want: &Want, links: &[(ExtentId, Link)], mut idle: Idle) -> LeaseId {
         let stale: Vec<(ExtentId, IdleFrame)> = links
             .iter()
             .filter_map(|(extent, link)| match link {
                 Link::Free => None,
                 Link::Stale(frame) => {
-                    Some((*extent, idle.remove(frame).expect("a frame of the run is idle")))
+                    let frame = idle.0[*frame as usize].take();
+                    Some((*extent, frame.expect("a frame of the run is idle")))
                 }
             })
             .collect();
         let cuts = self.cut_all(stale.iter().map(|(_, frame)| frame.parts.as_slice()));
-        let mut first = links[0].0;
         for ((extent, frame), parts) in stale.iter().zip(cuts) {
-            self.frames.keep(frame.frame);
-            let mut point = self.timelines.now(want.slot);
-            point.epoch = 0;
-            for (mapping, part) in parts {
-                let last = self.last_use(part);
+            let mut point = Point { stream: want.slot, epoch: 0 };
+            let mut note = |last: Point| {
                 if last.stream == want.slot {
                     point.epoch = point.epoch.max(last.epoch);
                 }
+            };
+            self.uses_of(frame.frame).for_each(&mut note);
+            for (_, part) in &parts {
+                note(self.last_use(*part));
+            }
+            for (mapping, part) in parts {
+                let last = self.last_use(part);
                 self.move_on(mapping, part, last);
             }
-            let own = self.uses_of(frame.frame).filter(|use_| use_.stream == want.slot);
-            point.epoch = own.map(|use_| use_.epoch).fold(point.epoch, u64::max);
+            self.frames.keep(frame.frame);
             self.revive(*extent);
             self.counters.frames_recalled += 1;
-            let joined = self.set_free(*extent, point);
-            if *extent == first {
-                first = joined;
-            }
+            self.set_free(*extent, point);
         }
         self.join_ready(want.slot);
         self.take(want).expect("a run that was just joined fits")
@@ -160,54 +159,27 @@ impl State {
 }
 
 impl Run {
-    fn clear(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Adds a link at the end; drops from the front what contradicts it.
-    fn push(
-        &mut self,
-        at: ExtentId,
-        len: u64,
-        link: Link,
-        idle: &HashMap<FrameId, IdleFrame>,
-        extents: &crate::extent::Extents,
-    ) {
-        let place = self.dropped + self.links.len();
-        let mut conflict = None;
-        if let Link::Stale(frame) = link {
-            conflict = self.frames.get(&frame).copied();
-            // The frame must not lie in the run as free memory.
-            for part in &idle[&frame].parts {
-                conflict = conflict.max(self.extents.get(&part.extent).copied());
-            }
-        } else {
-            for (_, known) in
-                self.links.iter().enumerate().filter_map(|(i, (_, link))| match link {
-                    Link::Stale(frame) => Some((i, *frame)),
-                    Link::Free => None,
-                })
-            {
-                if idle[&known].parts.iter().any(|part| part.extent == at) {
-                    conflict = conflict.max(self.frames.get(&known).copied());
-                }
-            }
-        }
-        if let Some(last) = conflict {
-            while self.dropped <= last {
+    /// Adds a link at the end, and drops from the front what contradicts it: the same frame again, or
+    /// a frame that is to be recalled out of this very run.
+    fn push(&mut self, at: ExtentId, link: Link, idle: &Idle, extents: &Extents) {
+        let contradicts = |(extent, other): &(ExtentId, Link)| match (link, *other) {
+            (Link::Stale(frame), Link::Stale(known)) => frame == known,
+            (Link::Stale(frame), Link::Free) => idle.lies_in(frame, *extent),
+            (Link::Free, Link::Stale(known)) => idle.lies_in(known, at),
+            (Link::Free, Link::Free) => false,
+        };
+        if let Some(last) = self.links.iter().rposition(contradicts) {
+            for _ in 0..=last {
                 self.drop_first(extents);
             }
         }
         self.links.push_back((at, link));
-        self.len += len;
-        self.extents.insert(at, place);
-        if let Link::Stale(frame) = link {
-            self.frames.insert(frame, place);
-        }
+        self.len += extents[at].len;
+        self.stale += usize::from(link != Link::Free);
     }
 
     /// Drops links from the front that the request does not need.
-    fn shorten(&mut self, need: u64, extents: &crate::extent::Extents) {
+    fn shorten(&mut self, need: u64, extents: &Extents) {
         while let Some((first, _)) = self.links.front() {
             if self.len - extents[*first].len < need {
                 break;
@@ -216,13 +188,9 @@ impl Run {
         }
     }
 
-    fn drop_first(&mut self, extents: &crate::extent::Extents) {
+    fn drop_first(&mut self, extents: &Extents) {
         let (at, link) = self.links.pop_front().expect("a run with links");
         self.len -= extents[at].len;
-        self.extents.remove(&at);
-        if let Link::Stale(frame) = link {
-            self.frames.remove(&frame);
-        }
-        self.dropped += 1;
+        self.stale -= usize::from(link != Link::Free);
     }
 }

@@ -33,6 +33,11 @@ impl<T> Slab<T> {
         (0..).zip(&self.table).filter_map(|(id, value)| Some((id, value.as_ref()?)))
     }
 
+    /// Every id is below this.
+    pub(crate) fn places(&self) -> usize {
+        self.table.len()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.table.len() - self.unused.len()
     }
