@@ -88,14 +88,14 @@ struct Gap {
 impl Gap {
     /// Fills the gap with few idle frames and little waste: the longest that do not exceed it, then
     /// the shortest that covers the rest. Among equals those come first that are listed first.
-    fn fill(&mut self, mut idle: Vec<IdleFrame>, too_long: u64, chosen: &mut Vec<Choice>) {
+    fn fill(&mut self, mut idle: Vec<&IdleFrame>, too_long: u64, chosen: &mut Vec<Choice>) {
         idle.sort_by_key(|frame| std::cmp::Reverse(frame.len));
         let mut others = Vec::new();
         for frame in idle {
             if frame.len <= self.missing.min(self.left) {
                 self.missing -= frame.len;
                 self.left -= frame.len;
-                chosen.push(Choice::Idle(frame));
+                chosen.push(Choice::Idle(frame.clone()));
             } else {
                 others.push(frame);
             }
@@ -109,7 +109,7 @@ impl Gap {
         if let Some(frame) = others.into_iter().min_by_key(|frame| frame.len) {
             self.missing = 0;
             self.left -= frame.len;
-            chosen.push(Choice::Idle(frame));
+            chosen.push(Choice::Idle(frame.clone()));
         }
     }
 }
@@ -126,7 +126,12 @@ fn names(chosen: &[Choice], frame: FrameId) -> bool {
 impl State {
     /// Decides on frames for a request, or says `None` when the means do not suffice. What is
     /// decided on is out of everybody's reach until the growth is finished.
-    pub(crate) fn plan_growth(&mut self, want: &Want, means: Means) -> Option<Growth> {
+    pub(crate) fn plan_growth(
+        &mut self,
+        want: &Want,
+        means: Means,
+        idle: &[IdleFrame],
+    ) -> Option<Growth> {
         let arena = want.arena();
         let places = self.places(arena, want);
         // The place that needs least, and if its addresses are too short for the frames that are
@@ -135,15 +140,21 @@ impl State {
         for place in places.first().copied().into_iter().chain(longest) {
             let reserve = Reserve { arena, slot: want.slot, except: place.prefix };
             let cap = self.extents[place.void].len;
-            if let Some(chosen) = self.choose(place.need, cap, reserve, means, Vec::new()) {
+            if let Some(chosen) = self.choose(place.need, cap, reserve, means, idle, Vec::new()) {
                 return Some(self.take_out(reserve, place, chosen, means));
             }
         }
-        self.plan_with_front(want, longest.filter(|_| means.ends)?, means)
+        self.plan_with_front(want, longest.filter(|_| means.ends)?, means, idle)
     }
 
     /// A growth that begins inside a frame in use.
-    fn plan_with_front(&mut self, want: &Want, place: Place, means: Means) -> Option<Growth> {
+    fn plan_with_front(
+        &mut self,
+        want: &Want,
+        place: Place,
+        means: Means,
+        idle: &[IdleFrame],
+    ) -> Option<Growth> {
         let place = Place { prefix: None, ..place };
         let reserve = Reserve { arena: want.arena(), slot: want.slot, except: None };
         let front = self.longest_free_end(reserve, means, true, 1, |_| true)?;
@@ -153,7 +164,7 @@ impl State {
         let mapped = gap.addr + front.frame_len;
         let need = start.checked_add(want.len)?.saturating_sub(mapped);
         let cap = gap.len.checked_sub(front.frame_len)?;
-        let chosen = self.choose(need, cap, reserve, means, vec![Choice::Front(front)])?;
+        let chosen = self.choose(need, cap, reserve, means, idle, vec![Choice::Front(front)])?;
         Some(self.take_out(reserve, place, chosen, means))
     }
 
@@ -204,13 +215,17 @@ impl State {
         cap: u64,
         reserve: Reserve,
         means: Means,
+        idle: &[IdleFrame],
         mut chosen: Vec<Choice>,
     ) -> Option<Vec<Choice>> {
         let room = self.room(means.ceiling);
         let mut gap = Gap { missing: need, left: cap };
         if self.room(means.target) < need {
-            let mut idle = self.idle_frames(reserve, means);
-            idle.retain(|frame| !names(&chosen, frame.frame));
+            let stays = |frame: &IdleFrame| {
+                let in_prefix = |part: &Part| Some(part.extent) == reserve.except;
+                frame.parts.iter().any(in_prefix) || names(&chosen, frame.frame)
+            };
+            let idle = idle.iter().filter(|frame| !stays(frame)).collect();
             let longest_rest = self.budget.too_long(LARGE).filter(|_| means.ceiling > 0);
             gap.fill(idle, longest_rest.unwrap_or(u64::MAX), &mut chosen);
         }

@@ -22,6 +22,7 @@ use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::extent::ExtentId;
 use crate::frame::FrameId;
 use crate::growth::Means;
+use crate::idle::{IdleFrame, Reserve};
 use crate::options::CrossStream;
 use crate::state::{LeaseId, State, Want};
 use crate::step::{Growth, Step};
@@ -83,13 +84,14 @@ impl State {
         self.budget.note(self.counters.live_bytes.saturating_add(want.len));
         let waits_on_device = reach.cross_stream == CrossStream::WaitOnDevice && !reach.capturing;
         let means = self.first_means(want, reach);
-        if let Some(id) = self.take_without_calls(want, means) {
+        let idle = self.idle_for(want, means);
+        if let Some(id) = self.take_without_calls(want, &idle) {
             return Ok(Next::Taken(id));
         }
         if waits_on_device && let Some(id) = self.take_fitting(device, want)? {
             return Ok(Next::Taken(id));
         }
-        if let Some(growth) = self.plan_growth(want, means) {
+        if let Some(growth) = self.plan_growth(want, means, &idle) {
             return Ok(Next::Grow(growth));
         }
         if waits_on_device && let Some(next) = self.take_from_others(device, want, means)? {
@@ -98,15 +100,20 @@ impl State {
         // Ends of frames are no gain for a short lease, which fits into any hole.
         let ends = Means { ends: reach.means.ends && want.arena() == LARGE, ..means };
         let beyond = Means { ceiling: if reach.device_full { 0 } else { u64::MAX }, ..ends };
+        // What came from other streams counts too.
+        let alone = !waits_on_device || self.timelines.slots().count() == 1;
+        let idle = if alone { idle } else { self.idle_for(want, means) };
         for means in [ends, beyond] {
-            if let Some(growth) = self.plan_growth(want, means) {
+            if let Some(growth) = self.plan_growth(want, means, &idle) {
                 return Ok(Next::Grow(growth));
             }
         }
         if let Some(id) = self.take_hole(want) {
             return Ok(Next::Taken(id));
         }
-        if let Some(growth) = self.plan_growth(want, Means { borrow: true, ..beyond }) {
+        let last = Means { borrow: true, ..beyond };
+        let idle = self.idle_for(want, last);
+        if let Some(growth) = self.plan_growth(want, last, &idle) {
             return Ok(Next::Grow(growth));
         }
         self.climb_with_patience(device, want, reach)
@@ -120,10 +127,15 @@ impl State {
     }
 
     /// Places that cost nothing but the search for them.
-    fn take_without_calls(&mut self, want: &Want, means: Means) -> Option<LeaseId> {
+    fn take_without_calls(&mut self, want: &Want, idle: &[IdleFrame]) -> Option<LeaseId> {
         // A pool that has all the memory it is meant to have fills its holes first.
         let hole = if self.budget.known_level().is_some() { self.take_hole(want) } else { None };
-        hole.or_else(|| self.recall(want, Means { borrow: want.arena() == LARGE, ..means }))
+        hole.or_else(|| self.recall(want, idle))
+    }
+
+    /// Idle frames that a request may have.
+    fn idle_for(&self, want: &Want, means: Means) -> Vec<IdleFrame> {
+        self.idle_frames(Reserve { arena: want.arena(), slot: want.slot, except: None }, means)
     }
 
     /// The rungs that take time.
@@ -322,7 +334,8 @@ impl State {
         if let Some(id) = self.take(want) {
             return Some(Next::Taken(id));
         }
-        self.plan_growth(want, means).map(Next::Grow)
+        let idle = self.idle_for(want, means);
+        self.plan_growth(want, means, &idle).map(Next::Grow)
     }
 
     /// Orders later work of `taker` behind `point`, on the device.

@@ -6,8 +6,7 @@
 
 use crate::extent::{ExtentId, Extents, Kind, NONE};
 use crate::frame::{FrameId, MappingId, MappingState};
-use crate::growth::Means;
-use crate::idle::{IdleFrame, Reserve};
+use crate::idle::IdleFrame;
 use crate::state::{LeaseId, State, Want};
 use crate::timeline::Point;
 use std::collections::VecDeque;
@@ -22,11 +21,11 @@ enum Link {
 }
 
 /// Idle frames by their id.
-struct Idle(Vec<Option<IdleFrame>>);
+struct Idle<'a>(Vec<Option<&'a IdleFrame>>);
 
-impl Idle {
+impl Idle<'_> {
     fn get(&self, frame: FrameId) -> Option<&IdleFrame> {
-        self.0.get(frame as usize)?.as_ref()
+        *self.0.get(frame as usize)?
     }
 
     /// Whether `extent` holds bytes of a frame.
@@ -45,22 +44,21 @@ struct Run {
 
 impl State {
     /// Serves a request by recalling stale mappings, if they and free memory between them suffice.
-    pub(crate) fn recall(&mut self, want: &Want, means: Means) -> Option<LeaseId> {
+    pub(crate) fn recall(&mut self, want: &Want, idle: &[IdleFrame]) -> Option<LeaseId> {
         if self.frames.stale.is_empty() {
             return None;
         }
-        let reserve = Reserve { arena: want.arena(), slot: want.slot, except: None };
-        let mut idle = Idle(vec![None; self.frames.frames.places()]);
-        for frame in self.idle_frames(reserve, means) {
-            let id = frame.frame as usize;
-            idle.0[id] = Some(frame);
+        let mut by_id = vec![None; self.frames.frames.places()];
+        for frame in idle {
+            by_id[frame.frame as usize] = Some(frame);
         }
+        let idle = Idle(by_id);
         let links = self.find_run(want, &idle)?;
-        Some(self.take_back(want, &links, idle))
+        Some(self.take_back(want, &links, &idle))
     }
 
     /// The run of addresses that is long enough and recalls the fewest frames.
-    fn find_run(&self, want: &Want, idle: &Idle) -> Option<Vec<(ExtentId, Link)>> {
+    fn find_run(&self, want: &Want, idle: &Idle<'_>) -> Option<Vec<(ExtentId, Link)>> {
         let mut best: Option<(usize, Vec<(ExtentId, Link)>)> = None;
         for region in &self.arenas[usize::from(want.arena())].regions {
             let mut run = Run::default();
@@ -89,7 +87,7 @@ impl State {
         start.aligned(want.alignment).is_some_and(|addr| addr - start.addr + want.len <= run.len)
     }
 
-    fn link(&self, at: ExtentId, want: &Want, idle: &Idle) -> Option<Link> {
+    fn link(&self, at: ExtentId, want: &Want, idle: &Idle<'_>) -> Option<Link> {
         let extent = &self.extents[at];
         match extent.kind {
             Kind::Free => self.usable(at, want.slot).then_some(Link::Free),
@@ -105,14 +103,13 @@ impl State {
     }
 
     /// Gives the frames of a run their addresses there, and makes the lease.
-    fn take_back(&mut self, want: &Want, links: &[(ExtentId, Link)], mut idle: Idle) -> LeaseId {
-        let stale: Vec<(ExtentId, IdleFrame)> = links
+    fn take_back(&mut self, want: &Want, links: &[(ExtentId, Link)], idle: &Idle<'_>) -> LeaseId {
+        let stale: Vec<(ExtentId, &IdleFrame)> = links
             .iter()
             .filter_map(|(extent, link)| match link {
                 Link::Free => None,
                 Link::Stale(frame) => {
-                    let frame = idle.0[*frame as usize].take();
-                    Some((*extent, frame.expect("a frame of the run is idle")))
+                    Some((*extent, idle.get(*frame).expect("a frame of the run is idle")))
                 }
             })
             .collect();
@@ -161,7 +158,7 @@ impl State {
 impl Run {
     /// Adds a link at the end, and drops from the front what contradicts it: the same frame again, or
     /// a frame that is to be recalled out of this very run.
-    fn push(&mut self, at: ExtentId, link: Link, idle: &Idle, extents: &Extents) {
+    fn push(&mut self, at: ExtentId, link: Link, idle: &Idle<'_>, extents: &Extents) {
         let contradicts = |(extent, other): &(ExtentId, Link)| match (link, *other) {
             (Link::Stale(frame), Link::Stale(known)) => frame == known,
             (Link::Stale(frame), Link::Free) => idle.lies_in(frame, *extent),
