@@ -1,0 +1,56 @@
+//! Writes a small PyTorch memory snapshot: `cargo run -p vmm-trace --example write_snapshot -- OUT.pickle`.
+//!
+//! PyTorch's own viewer opens it: `python -m torch.cuda._memory_viz trace_plot OUT.pickle`, or
+//! the page pytorch.org/memory_viz.
+
+use std::path::PathBuf;
+use vmm_trace::write::{Entry, Frame, Segment, Snapshot, write_file};
+use vmm_trace::{Action, Block, BlockState};
+
+const MIB: u64 = 1 << 20;
+
+fn main() -> std::io::Result<()> {
+    let Some(out) = std::env::args_os().nth(1).map(PathBuf::from) else {
+        eprintln!("usage: write_snapshot OUT.pickle[.gz]");
+        std::process::exit(2);
+    };
+    write_file(&out, &snapshot())
+}
+
+/// One segment of 20 MiB: a tensor that stays, one that came and went.
+fn snapshot() -> Snapshot {
+    let base = 0x7f00_0000_0000;
+    let frame = Frame { filename: "train.py".into(), line: 12, name: "forward".into() };
+    let entry = |action, addr, size, time_us| Entry {
+        action,
+        addr,
+        size,
+        stream: 0,
+        time_us,
+        pool: (0, 0),
+        frames: vec![frame.clone()],
+    };
+    let block = |address, size, state| Block { address, size, requested_size: size, state };
+    Snapshot {
+        segments: vec![Segment {
+            device: 0,
+            address: base,
+            stream: 0,
+            pool: (0, 0),
+            is_small: false,
+            is_expandable: false,
+            blocks: vec![
+                block(base, 8 * MIB, BlockState::Active),
+                block(base + 8 * MIB, 12 * MIB, BlockState::Inactive),
+            ],
+        }],
+        device_traces: vec![vec![
+            entry(Action::SegmentAlloc, base, 20 * MIB, 10),
+            entry(Action::Alloc, base, 8 * MIB, 11),
+            entry(Action::Alloc, base + 8 * MIB, 4 * MIB, 20),
+            entry(Action::FreeRequested, base + 8 * MIB, 4 * MIB, 30),
+            entry(Action::FreeCompleted, base + 8 * MIB, 4 * MIB, 31),
+        ]],
+        settings: vec![("expandable_segments".into(), "False".into())],
+    }
+}
