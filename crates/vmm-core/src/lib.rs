@@ -1,4 +1,37 @@
 //! A pool of GPU memory on the GPU's own virtual memory.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | granule | the device's smallest mappable length, asked of the device |
+//! | region | a reserved range of device addresses |
+//! | page | one granule-long slot of a region |
+//! | frame | physical memory made by one device call, a multiple of the granule, mapped whole or not at all |
+//! | mapping | joins pages to a frame; one frame may have several (aliases) |
+//! | extent | a piece of a region: free, live, retired, dead or void |
+//! | stream | an ordered queue of device work |
+//! | fence | a point in the work of a stream: reached or not yet |
+//! | lease | what a user holds: counted, shareable between operators, released on a stream |
+//! | pool | the facade that users see |
+//!
+//! # The protocol of a lease
+//!
+//! 1. [`Pool::allocate`] gives a lease with count 1. The same address is never live twice.
+//! 2. [`Lease::share`] declares another user: count + 1.
+//! 3. [`Lease::used_on`] notes work on a further stream.
+//! 4. [`Lease::release`], or drop, lowers the count and notes where that user's work ends.
+//! 5. At count 0 the memory is *retired*: work on the one stream that used it may have it at once, by
+//!    stream order; others when its fences are reached, or when their stream is made to wait for
+//!    them on the device ([`CrossStream`]).
+//! 6. Nothing is unmapped before all its fences are reached.
+//!
+//! # What it guarantees
+//!
+//! Reserved memory never exceeds the limit. A call that fails changes nothing. Allocate and release
+//! from memory at hand make no device call and cost the same whatever the number of leases. The
+//! host waits for the device only when nothing else can serve an allocation, and in
+//! [`Pool::trim_and_wait`] and the drop of a pool. `ARCHITECTURE.md` has the rest.
+//!
+//! The pool is generic over [`VirtualMemoryDevice`]; this crate names no GPU interface.
 #![forbid(unsafe_code)]
 
 pub mod device;

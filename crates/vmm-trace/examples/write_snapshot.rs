@@ -1,6 +1,7 @@
-//! Writes a small PyTorch memory snapshot: `cargo run -p vmm-trace --example write_snapshot -- OUT.pickle`.
+//! Writes a small memory snapshot of `PyTorch`:
+//! `cargo run -p vmm-trace --example write_snapshot -- OUT.pickle`.
 //!
-//! PyTorch's own viewer opens it: `python -m torch.cuda._memory_viz trace_plot OUT.pickle`, or
+//! The viewer of `PyTorch` opens it: `python -m torch.cuda._memory_viz trace_plot OUT.pickle`, or
 //! the page pytorch.org/memory_viz.
 
 use std::path::PathBuf;
