@@ -156,8 +156,8 @@ fn advice(error: &ReplayError) -> String {
             format!("{error}; record it anew, with the history switched on before the work starts")
         }
         ReplayError::TooManyStreams(_) => format!("{error}; the file is damaged, record it again"),
-        ReplayError::LimitBelowAllocation { largest, .. } => {
-            format!("{error}; give a limit of at least {}MiB, or 1x", largest.div_ceil(1 << 20))
+        ReplayError::LimitBelowAllocation { needed, .. } => {
+            format!("{error}; give a limit of at least {}MiB, or 1x", needed.div_ceil(1 << 20))
         }
         ReplayError::Pool(_) | ReplayError::Device(_) => error.to_string(),
     }

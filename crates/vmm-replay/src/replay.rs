@@ -25,16 +25,21 @@ pub enum ReplayError {
     /// The trace records no allocation.
     #[error("it records no allocation")]
     NothingRecorded,
-    /// The trace has more streams than a pool can tell apart.
-    #[error("it has {0} streams, and a pool can tell {MOST_STREAMS} apart")]
+    /// The trace has more streams than a replay can tell apart.
+    #[error("it has {0} streams, and a replay can tell {MOST_STREAMS} apart")]
     TooManyStreams(usize),
     /// The limit can never hold the largest allocation.
-    #[error("the limit of {limit} bytes is below its largest single allocation of {largest} bytes")]
+    #[error(
+        "the limit of {limit} bytes is below its largest single allocation of {largest} bytes, \
+         which needs {needed} in the granules of the device"
+    )]
     LimitBelowAllocation {
         /// The limit in bytes.
         limit: u64,
         /// The largest allocation of the trace in bytes.
         largest: u64,
+        /// The same in whole granules, in bytes.
+        needed: u64,
     },
     /// The pool could not be made.
     #[error("the pool could not be made: {0}")]
@@ -137,9 +142,11 @@ fn clock<T: Timeline + 'static>(timeline: Arc<T>) -> Clock {
 /// A limit that the largest allocation can never fit under is a slip of whoever chose it.
 fn check_limit(limit: Option<u64>, largest: u64, granule: u64) -> Result<(), ReplayError> {
     let Some(limit) = limit else { return Ok(()) };
-    let fits =
-        round_up(largest, granule).is_some_and(|needed| needed <= round_down(limit, granule));
-    if fits { Ok(()) } else { Err(ReplayError::LimitBelowAllocation { limit, largest }) }
+    let needed = round_up(largest, granule).unwrap_or(u64::MAX);
+    if needed <= round_down(limit, granule) {
+        return Ok(());
+    }
+    Err(ReplayError::LimitBelowAllocation { limit, largest, needed })
 }
 
 /// An allocator that held memory held some, so zero says that the trace does not tell.

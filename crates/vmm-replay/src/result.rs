@@ -42,6 +42,7 @@ pub struct ReplayResult {
     /// Allocations that failed for want of memory.
     pub failures: u64,
     /// The limit in bytes, if there was one.
+    #[serde(skip)]
     pub limit_bytes: Option<u64>,
     /// The smallest limit that works, where it was searched for; left out elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]

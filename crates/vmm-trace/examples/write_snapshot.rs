@@ -2,7 +2,7 @@
 //! `cargo run -p vmm-trace --example write_snapshot -- OUT.pickle`.
 //!
 //! The viewer of `PyTorch` opens it: `python -m torch.cuda._memory_viz trace_plot OUT.pickle`, or
-//! the page pytorch.org/memory_viz.
+//! its page for memory snapshots.
 
 use std::path::PathBuf;
 use vmm_trace::write::{Entry, Frame, Segment, Snapshot, write_file};

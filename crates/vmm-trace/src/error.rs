@@ -52,7 +52,7 @@ pub enum TraceError {
         source: io::Error,
     },
     /// The file has no bytes, or a snapshot with neither segments nor events.
-    #[error("{}: holds no segments and no events; record it again with the recording on", path.display())]
+    #[error("{}: is empty, or holds no segments and no events; record it again with the recording on", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
@@ -112,7 +112,7 @@ pub enum TraceError {
         missing: &'static str,
     },
     /// There are segments but no events, so there is nothing to replay.
-    #[error("{}: {segments} segments but no events, nothing to replay; record with _record_memory_history() on before the work starts", path.display())]
+    #[error("{}: {segments} segments and no allocation, nothing to replay; switch the recording on before the work starts (PyTorch: torch.cuda.memory._record_memory_history())", path.display())]
     NothingToReplay {
         /// The file.
         path: PathBuf,
