@@ -39,9 +39,11 @@ pub(crate) struct Budget {
     pub(crate) target: Option<u64>,
     pub(crate) granule: u64,
     time_to_live: Duration,
-    /// The most bytes that were ever live or wanted at once.
+    /// The most bytes that were ever live at once.
     peak: u64,
-    /// The same since `window_start`, and in the window before.
+    /// What would be live if the request under way could be served; it is no peak before it is.
+    wish: u64,
+    /// The most live bytes since `window_start`, and in the window before.
     window_peak: u64,
     last_window_peak: u64,
     window_start: Duration,
@@ -60,13 +62,19 @@ impl Budget {
             granule,
             time_to_live,
             peak: 0,
+            wish: 0,
             window_peak: 0,
             last_window_peak: 0,
             window_start: Duration::ZERO,
         }
     }
 
-    /// Notes live bytes, or bytes that would be live if a request could be served.
+    /// Notes what would be live with the request under way; 0 when it is over.
+    pub(crate) fn wish(&mut self, bytes: u64) {
+        self.wish = bytes;
+    }
+
+    /// Notes live bytes.
     #[inline]
     pub(crate) fn note(&mut self, bytes: u64) {
         if bytes > self.window_peak {
@@ -75,9 +83,9 @@ impl Budget {
         }
     }
 
-    /// The most bytes that were ever live or wanted at once.
+    /// The most bytes that were ever live at once, or are wanted now.
     pub(crate) fn peak(&self) -> u64 {
-        self.peak
+        self.peak.max(self.wish)
     }
 
     /// What the pool makes ahead of need and tries to stay under, if that is known.
@@ -90,7 +98,7 @@ impl Budget {
 
     /// Up to here new frames are made rather than idle ones moved.
     pub(crate) fn level(&self) -> u64 {
-        self.known_level().unwrap_or(percent(self.peak, LEVEL_PERCENT))
+        self.known_level().unwrap_or(percent(self.peak(), LEVEL_PERCENT))
     }
 
     /// Up to here frames are made ahead of need.
@@ -106,7 +114,7 @@ impl Budget {
     pub(crate) fn frame_len(&self, arena: ArenaId) -> u64 {
         let len = match self.known_level() {
             Some(level) => level / FRAMES_PER_LEVEL,
-            None => self.peak / FRAMES_PER_PEAK,
+            None => self.peak() / FRAMES_PER_PEAK,
         };
         let len = self.whole_granules(len);
         if arena == SMALL { len.min(SMALL_FRAME.max(self.granule)) } else { len }
@@ -125,7 +133,7 @@ impl Budget {
         if self.known_level().is_some() || arena == SMALL {
             return len;
         }
-        missing.min(self.whole_granules(self.peak / LONGEST_PER_PEAK)).max(len)
+        missing.min(self.whole_granules(self.peak() / LONGEST_PER_PEAK)).max(len)
     }
 
     /// From which length on an idle frame is to be exchanged for shorter ones.

@@ -104,6 +104,8 @@ pub trait VirtualMemoryDevice: Send + Sync {
     /// The highest recorded value of `stream` that is reached. Never waits.
     /// - Never falls; 0 for a stream on which nothing was recorded.
     /// - Fences whose value is reached need no further care: the device recycles them.
+    ///
+    /// Stays legal, as does `wait`, when the stream is destroyed: fences outlive their stream.
     fn reached(&self, stream: StreamId) -> DeviceResult<u64>;
 
     /// Waits on the host until `fence` is reached or `timeout` has passed; says whether it was.
@@ -206,7 +208,8 @@ pub struct Capabilities {
     /// One frame can be mapped at several addresses at once.
     pub aliases: bool,
     /// Binds are queued on the device and may wait there for fences (Vulkan). Without it they
-    /// happen during the call (CUDA).
+    /// happen during the call (CUDA). Excludes `capture`: a queued bind orders a stream, which a
+    /// capture forbids.
     pub queued_binds: bool,
     /// Other devices can be given access.
     pub peers: bool,

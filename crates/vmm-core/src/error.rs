@@ -84,6 +84,9 @@ pub enum PoolError {
     /// An option makes no sense.
     #[error("{0}")]
     Options(&'static str),
+    /// A stream is capturing a graph, which the call would break.
+    #[error("a stream is capturing a graph: call again when the capture has ended")]
+    Capturing,
     /// A device call failed.
     #[error("{0}")]
     Device(#[from] DeviceError),

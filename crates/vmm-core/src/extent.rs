@@ -50,7 +50,7 @@ pub(crate) struct Extent {
     pub(crate) generation: u32,
     /// `Live`: the name it is accounted to.
     pub(crate) owner: u32,
-    /// `Live`, `Retired`: uses on streams other than `stream`, a chain in [`crate::lease::Uses`].
+    /// `Live`, `Retired`: uses on streams other than `stream`, a chain in [`crate::uses::Uses`].
     pub(crate) uses: u32,
     /// `Free`: who may take it. `Live`: where it was allocated.
     pub(crate) stream: StreamSlot,

@@ -14,7 +14,7 @@
 //! 10. Pressure callbacks, and all rungs again.
 //! 11. The error.
 //!
-//! Each rung only decides, under the lock; [`crate::pool`] acts, without it.
+//! Each rung only decides, under the lock; [`crate::shared`] acts, without it.
 
 use crate::arena::{ArenaId, LARGE, SMALL};
 use crate::bins::UNIT;
@@ -42,8 +42,8 @@ pub(crate) enum Next {
     Wait(Vec<Fence>),
     /// Run this step, which removes what is on its way out.
     Remove(Step),
-    /// Reserve more addresses for this arena.
-    Reserve(ArenaId),
+    /// Reserve at least so many bytes of addresses for this arena.
+    Reserve(ArenaId, u64),
     /// Nothing is left to do within the pool.
     Exhausted,
 }
@@ -56,6 +56,8 @@ pub(crate) struct Reach {
     pub(crate) capturing: bool,
     /// The device has refused new frames during this request.
     pub(crate) device_full: bool,
+    /// A frame on its way out could not be removed.
+    pub(crate) removal_failed: bool,
     /// Steps of others have been waited for long enough.
     pub(crate) impatient: bool,
     /// No more addresses can be reserved.
@@ -81,7 +83,7 @@ impl State {
         if let Some(id) = self.take(want) {
             return Ok(Next::Taken(id));
         }
-        self.budget.note(self.counters.live_bytes.saturating_add(want.len));
+        self.budget.wish(self.counters.live_bytes.saturating_add(want.len));
         let waits_on_device = reach.cross_stream == CrossStream::WaitOnDevice && !reach.capturing;
         let means = self.first_means(want, reach);
         let idle = self.idle_for(want, means);
@@ -148,14 +150,16 @@ impl State {
         if self.steps_under_way > 0 && !reach.impatient {
             return Ok(Next::AwaitStep);
         }
-        if !self.has_addresses(want) && !reach.address_full {
-            return Ok(Next::Reserve(want.arena()));
+        let need = self.address_need(want);
+        if !reach.address_full && !self.has_addresses(want.arena(), need) {
+            return Ok(Next::Reserve(want.arena(), need));
         }
         if reach.capturing {
             return Ok(Next::Exhausted);
         }
         // Frames on their way out make room for new ones when they are gone.
         if !self.frames.leaving.is_empty()
+            && !reach.removal_failed
             && let Some(step) = self.step_removing(device)?
         {
             return Ok(Next::Remove(step));
@@ -355,13 +359,15 @@ impl State {
         Ok(())
     }
 
-    /// Whether there are free addresses for a request, whatever frames go there.
-    fn has_addresses(&self, want: &Want) -> bool {
+    fn has_addresses(&self, arena: ArenaId, need: u64) -> bool {
+        let mut voids = self.arenas[usize::from(arena)].voids(&self.extents);
+        voids.any(|void| self.extents[void].len >= need)
+    }
+
+    /// Free addresses that suffice for a request, whatever frames go there.
+    fn address_need(&self, want: &Want) -> u64 {
         let frame = self.frames.longest.max(self.budget.frame_len(want.arena()));
-        let need = want.len.saturating_add(want.alignment).saturating_add(frame);
-        self.arenas[usize::from(want.arena())]
-            .voids(&self.extents)
-            .any(|void| self.extents[void].len >= need)
+        want.len.saturating_add(want.alignment).saturating_add(frame)
     }
 
     /// For each stream, the first fence whose passing frees memory for `taker`.

@@ -53,7 +53,8 @@ impl<D: VirtualMemoryDevice + 'static> Lease<D> {
         self.owner
     }
 
-    /// A hold for another user of the same memory: it stays until that one has let go as well.
+    /// A hold for another user of the same memory: it stays until that one has let go as well. The
+    /// bytes stay accounted to whom they were allocated for.
     #[must_use]
     pub fn share(&self, owner: Owner) -> Self {
         if let Some(id) = self.id {
@@ -79,7 +80,7 @@ impl<D: VirtualMemoryDevice + 'static> Lease<D> {
     /// Lets go. This user's work ends with what is queued on `stream` by now.
     pub fn release(mut self, stream: StreamId) {
         if let Some(id) = self.id.take() {
-            self.pool.release(id, stream);
+            self.pool.release(id, (stream != self.stream).then_some(stream));
         }
     }
 }
@@ -87,7 +88,8 @@ impl<D: VirtualMemoryDevice + 'static> Lease<D> {
 impl<D: VirtualMemoryDevice + 'static> Drop for Lease<D> {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            self.pool.release(id, self.stream);
+            // By the pool's own note: the stream may be destroyed by now, and forgotten.
+            self.pool.release(id, None);
         }
     }
 }

@@ -69,7 +69,6 @@ mod worker;
 pub use lease::Lease;
 pub use owner::Owner;
 pub use pool::{Pool, Pressure, Request};
-pub use state::LeaseId;
 pub use step::{Step, StepOutcome};
 
 pub use device::{

@@ -191,11 +191,11 @@ impl State {
         // No more than the peak in all, or a program in which long frames come back would be served
         // by their exchange for ever.
         let spent = self.exchanged_bytes >= self.budget.peak();
-        let shortest_too_long = self.budget.too_long(LARGE).filter(|_| !spent);
+        let Some(too_long) = self.budget.too_long(LARGE).filter(|_| !spent) else { return false };
         let mut found = false;
         let mut exchanged = 0;
         self.send_away_idle(means, |frame| {
-            let goes = !found && shortest_too_long.is_some_and(|least| frame.len >= least);
+            let goes = !found && frame.len >= too_long;
             if goes {
                 found = true;
                 exchanged = frame.len;

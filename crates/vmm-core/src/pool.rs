@@ -51,7 +51,8 @@ pub struct Pressure {
 pub(crate) type PressureCallback = Arc<dyn Fn(&Pressure) + Send + Sync>;
 
 /// A pool of one device's memory. Clones are the same pool; the last of them and of the leases to
-/// go takes it down, and waits for work that still uses its memory.
+/// go takes it down, and waits for work that still uses its memory. While a stream captures a graph that
+/// cannot be asked for: the drop waits some seconds for the capture's end, and then leaves the memory behind.
 pub struct Pool<D: VirtualMemoryDevice + 'static> {
     handle: Arc<Handle<D>>,
 }
@@ -101,6 +102,9 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         if !properties.capabilities.remapping {
             return Err(missing("remapping of memory"));
         }
+        if properties.capabilities.queued_binds && properties.capabilities.capture {
+            return Err(missing("queued binds without graph capture"));
+        }
         if properties.granule_of(options.frame_kind).is_none() {
             return Err(missing("frames of the kind asked for"));
         }
@@ -115,7 +119,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         // From here on a failure takes down what was made.
         let mut handle = Handle { shared, worker: None };
         for arena in [SMALL, LARGE] {
-            handle.shared.reserve(arena)?;
+            handle.shared.reserve(arena, granule)?;
         }
         handle.worker = uses_worker.then(|| Worker::start(handle.shared.clone()));
         Ok(Self { handle: Arc::new(handle) })
@@ -221,9 +225,12 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     }
 
     #[inline]
-    pub(crate) fn release(&self, id: LeaseId, stream: StreamId) {
+    pub(crate) fn release(&self, id: LeaseId, stream: Option<StreamId>) {
         let mut state = self.handle.shared.lock();
-        let slot = state.timelines.slot(stream);
+        let slot = match stream {
+            Some(stream) => state.timelines.slot(stream),
+            None => state.extents[state.live(id)].stream,
+        };
         state.release(id, slot);
         state.validate_in_debug();
     }
@@ -237,19 +244,23 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     }
 
     /// Records what came of a step.
+    ///
+    /// # Panics
+    /// If the step was begun by another pool.
     pub fn finish_step(&self, outcome: StepOutcome) {
         // A failure is counted, and maintenance pauses for a moment.
         let _ = self.handle.shared.finish(outcome, None);
     }
 
-    /// Does one step of maintenance: a few device calls, none that waits. Says whether there was
-    /// anything to do.
+    /// Does one step of maintenance: a few device calls, none that waits. Says whether it did
+    /// something: `false` when there was nothing to do, and after a failure.
     pub fn maintain(&self) -> bool {
         self.handle.shared.maintain()
     }
 
     /// Releases idle frames whose uses are over until at most `keep` bytes are reserved. Never
-    /// waits; memory that queued work still uses goes later, during maintenance. Returns the bytes released.
+    /// waits; memory that queued work still uses goes later, during maintenance. Returns the bytes
+    /// released meanwhile, by whomever.
     ///
     /// # Errors
     /// The first device call that failed; what was released before stays released.
@@ -278,13 +289,17 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         self.wake_worker();
     }
 
-    /// To be called before a stream is destroyed: the pool records where its work ends and never
-    /// names the stream to the device again. A later stream of the same handle is a new one.
+    /// To be called before a stream is destroyed: the pool records where its work ends, and from
+    /// then on only asks for that fence. A later stream of the same handle is a new one.
     ///
     /// # Errors
-    /// If the fence cannot be recorded; the stream is not forgotten then.
+    /// [`PoolError::Capturing`] while a stream captures, and [`PoolError::Device`] if the fence cannot
+    /// be recorded; the stream is not forgotten then.
     pub fn forget_stream(&self, stream: StreamId) -> Result<(), PoolError> {
         let mut state = self.handle.shared.lock();
+        if self.handle.shared.capturing(&state)? {
+            return Err(PoolError::Capturing);
+        }
         let slot = state.timelines.slot(stream);
         state.timelines.forget(&*self.handle.shared.device, slot)?;
         state.vacate_slots();
@@ -292,7 +307,10 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     }
 
     /// Calls `callback` before an allocation fails, without any lock: it may release leases, and
-    /// may call the pool. The allocation is tried once more afterwards.
+    /// may call the pool. The allocation is tried once more afterwards. An allocation that fails
+    /// inside a callback calls none.
+    ///
+    /// The pool keeps the callback: one that holds the pool keeps it alive for ever.
     pub fn on_pressure(&self, callback: Arc<dyn Fn(&Pressure) + Send + Sync>) {
         self.handle.shared.callbacks.lock().push(callback);
     }
@@ -309,7 +327,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         self.handle.shared.lock().snapshot()
     }
 
-    /// Checks all structures against each other. Debug builds do so after every operation.
+    /// Checks all structures against each other. Debug builds do so after operations, as often as
+    /// keeps the cost of one bounded when there are many leases.
     ///
     /// # Panics
     /// If an invariant does not hold: a fault of the pool.

@@ -8,7 +8,7 @@ use crate::extent::{ExtentId, Extents, Kind, NONE};
 use crate::frame::{FrameId, MappingId, MappingState};
 use crate::idle::IdleFrame;
 use crate::state::{LeaseId, State, Want};
-use crate::timeline::Point;
+use crate::timeline::{Point, StreamSlot};
 use std::collections::VecDeque;
 
 /// One piece of a run of addresses that could hold a request.
@@ -104,38 +104,56 @@ impl State {
 
     /// Gives the frames of a run their addresses there, and makes the lease.
     fn take_back(&mut self, want: &Want, links: &[(ExtentId, Link)], idle: &Idle<'_>) -> LeaseId {
-        let stale: Vec<(ExtentId, &IdleFrame)> = links
-            .iter()
-            .filter_map(|(extent, link)| match link {
-                Link::Free => None,
-                Link::Stale(frame) => {
-                    Some((*extent, idle.get(*frame).expect("a frame of the run is idle")))
-                }
-            })
-            .collect();
-        let cuts = self.cut_all(stale.iter().map(|(_, frame)| frame.parts.as_slice()));
-        for ((extent, frame), parts) in stale.iter().zip(cuts) {
-            let mut point = Point { stream: want.slot, epoch: 0 };
-            let mut note = |last: Point| {
-                if last.stream == want.slot {
-                    point.epoch = point.epoch.max(last.epoch);
+        let frame_of = |link: &Link| match link {
+            Link::Free => None,
+            Link::Stale(frame) => Some(idle.get(*frame).expect("a frame of the run is idle")),
+        };
+        let frames: Vec<&IdleFrame> = links.iter().filter_map(|(_, link)| frame_of(link)).collect();
+        let mut cuts = self.cut_all(frames.iter().map(|frame| frame.parts.as_slice())).into_iter();
+        // Extents vanish when they are joined, so that addresses tell which are in already.
+        let links: Vec<_> =
+            links.iter().map(|(id, link)| (*id, self.extents[*id].addr, *link)).collect();
+        let mut whole = NONE;
+        for (extent, addr, link) in links {
+            whole = match frame_of(&link) {
+                None if whole != NONE && addr < self.extents[whole].end() => whole,
+                None if self.extents[extent].stream == want.slot => extent,
+                None => self.reassign(extent, Point { stream: want.slot, epoch: 0 }),
+                Some(frame) => {
+                    let parts = cuts.next().expect("a cut for each frame");
+                    let point = self.come_back(frame.frame, parts, want.slot);
+                    self.revive(extent);
+                    self.set_free(extent, point)
                 }
             };
-            self.uses_of(frame.frame).for_each(&mut note);
-            for (_, part) in &parts {
-                note(self.last_use(*part));
-            }
-            for (mapping, part) in parts {
-                let last = self.last_use(part);
-                self.move_on(mapping, part, last);
-            }
-            self.frames.keep(frame.frame);
-            self.revive(*extent);
-            self.counters.frames_recalled += 1;
-            self.set_free(*extent, point);
         }
-        self.join_ready(want.slot);
-        self.take(want).expect("a run that was just joined fits")
+        self.carve(whole, want)
+    }
+
+    /// Takes a frame from where it is; says where its uses by `slot` end.
+    fn come_back(
+        &mut self,
+        frame: FrameId,
+        parts: Vec<(MappingId, ExtentId)>,
+        slot: StreamSlot,
+    ) -> Point {
+        let mut point = Point { stream: slot, epoch: 0 };
+        let mut note = |last: Point| {
+            if last.stream == slot {
+                point.epoch = point.epoch.max(last.epoch);
+            }
+        };
+        self.uses_of(frame).for_each(&mut note);
+        for (_, part) in &parts {
+            note(self.last_use(*part));
+        }
+        for (mapping, part) in parts {
+            let last = self.last_use(part);
+            self.move_on(mapping, part, last);
+        }
+        self.frames.keep(frame);
+        self.counters.frames_recalled += 1;
+        point
     }
 
     /// Makes a stale mapping current again; its one extent is about to be free.

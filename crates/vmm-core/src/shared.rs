@@ -4,7 +4,7 @@
 //! that can are made between two holds of the lock, on what the first has put out of everybody's
 //! reach: see [`crate::step`].
 
-use crate::arena::{ArenaId, SMALL_MAX};
+use crate::arena::ArenaId;
 use crate::bins::UNIT;
 use crate::budget::Budget;
 use crate::device::{
@@ -23,10 +23,11 @@ use crate::teardown;
 use crate::timeline::{READY, StreamSlot};
 use crate::units::{Fence, round_up};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The least that a reservation is worth.
 const LEAST_RESERVATION: u64 = 64 << 20;
@@ -38,12 +39,20 @@ const ADDRESS_CAP: u64 = 64;
 const FIRST_LOOK: Duration = Duration::from_micros(20);
 const LONGEST_LOOK: Duration = Duration::from_millis(2);
 
+/// How long the drop of a pool waits for a capture to end, before it leaves its memory behind.
+const CAPTURE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How long maintenance pauses after a step that the device refused.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// How long an allocation waits for the steps of others. A step takes milliseconds at most; one that
 /// takes longer will not come back, and must not hang others.
 const STEP_PATIENCE: Duration = Duration::from_secs(5);
+
+thread_local! {
+    /// This thread runs pressure callbacks: an allocation that fails in one does not call them again.
+    static PRESSING: Cell<bool> = const { Cell::new(false) };
+}
 
 pub(crate) struct Shared<D: VirtualMemoryDevice + 'static> {
     pub(crate) device: Arc<D>,
@@ -124,7 +133,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     }
 
     /// Whether any stream that the pool knows is capturing.
-    fn capturing(&self, state: &State) -> DeviceResult<bool> {
+    pub(crate) fn capturing(&self, state: &State) -> DeviceResult<bool> {
         if !self.device.properties().capabilities.capture {
             return Ok(false);
         }
@@ -143,8 +152,10 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             return Err(self.too_large(want.requested, want.alignment));
         }
         let result = self.climb(want);
-        if result.is_err() {
-            self.lock().counters.failures += 1;
+        {
+            let mut state = self.lock();
+            state.budget.wish(0);
+            state.counters.failures += u64::from(result.is_err());
         }
         if self.options.maintenance == Maintenance::Inline {
             self.maintain();
@@ -160,6 +171,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             capturing: false,
             device_full: false,
             impatient: false,
+            removal_failed: false,
             address_full: false,
             means: self.means(),
         };
@@ -198,9 +210,13 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                     }
                 }
                 Next::Remove(step) => {
-                    self.finish(step.run(&*self.device), None)?;
+                    reach.removal_failed = self.finish(step.run(&*self.device), None).is_err();
+                    // What went made room on the device.
+                    reach.device_full = false;
                 }
-                Next::Reserve(arena) => reach.address_full = self.reserve(arena).is_err(),
+                Next::Reserve(arena, need) => {
+                    reach.address_full = self.reserve(arena, need).is_err();
+                }
                 Next::Wait(fences) => {
                     self.lock().counters.host_waits += 1;
                     self.wait_any(&fences)?;
@@ -211,7 +227,10 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 Next::Exhausted if reach.cross_stream == CrossStream::Never && !reach.capturing => {
                     reach.cross_stream = CrossStream::WhenReached;
                 }
-                Next::Exhausted if !pressed && self.press(want) => pressed = true,
+                Next::Exhausted if !pressed && self.press(want) => {
+                    pressed = true;
+                    reach.device_full = false;
+                }
                 Next::Exhausted => return Err(self.out_of_memory(want, refused)),
                 Next::Taken(_) | Next::AwaitStep => unreachable!("handled under the lock"),
             }
@@ -243,6 +262,15 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
 
     /// Calls the pressure callbacks, without any lock; says whether there were any.
     fn press(&self, want: &Want) -> bool {
+        if PRESSING.replace(true) {
+            return false;
+        }
+        let result = self.call_back(want);
+        PRESSING.set(false);
+        result
+    }
+
+    fn call_back(&self, want: &Want) -> bool {
         let callbacks = self.callbacks.lock().clone();
         let pressure = {
             let state = self.lock();
@@ -272,31 +300,35 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         }))
     }
 
-    pub(crate) fn reserve(&self, arena: ArenaId) -> Result<(), PoolError> {
-        let granule = self.device.properties().granule;
-        let most = self.device.properties().max_reservation;
-        let wanted =
-            self.options.reservation.unwrap_or(self.device_total.saturating_mul(16)).min(most);
-        let alignment = granule.max(SMALL_MAX * 2);
-        let mut len = round_up(wanted, alignment)
-            .filter(|len| *len <= most)
-            .unwrap_or(wanted / granule * granule)
-            .max(granule);
+    /// Reserves a region of at least `need` bytes for an arena.
+    pub(crate) fn reserve(&self, arena: ArenaId, need: u64) -> Result<(), PoolError> {
+        const NO_MORE: PoolError = PoolError::Options("the pool holds as many addresses as it may");
+        let properties = self.device.properties();
+        let cap = self.device_total.saturating_mul(ADDRESS_CAP).max(LEAST_RESERVATION);
+        let most = properties.max_reservation.min(cap / 4);
+        let wanted = self.options.reservation.unwrap_or(self.device_total.saturating_mul(16));
+        let granule = properties.granule;
+        let mut len = (wanted.max(need).min(most) / granule * granule).max(granule);
         loop {
-            let cap = self.device_total.saturating_mul(ADDRESS_CAP).max(LEAST_RESERVATION);
-            if self.lock().address_bytes().saturating_add(len) > cap {
-                return Err(PoolError::Options("the pool holds as many addresses as it may"));
+            if len < need || !self.lock().may_reserve(arena, len, cap) {
+                return Err(NO_MORE);
             }
             match self.device.reserve(len, granule) {
                 Ok(base) => {
-                    self.lock().add_region(arena, base.0, len);
-                    return Ok(());
+                    let mut state = self.lock();
+                    // Another thread may have reserved meanwhile.
+                    if state.may_reserve(arena, len, cap) {
+                        state.add_region(arena, base.0, len);
+                        return Ok(());
+                    }
+                    drop(state);
+                    self.device.free_region(base, len)?;
+                    return Err(NO_MORE);
                 }
                 Err(error)
-                    if error.kind == DeviceErrorKind::OutOfAddresses
-                        && len / 2 >= LEAST_RESERVATION.min(wanted) =>
+                    if error.kind == DeviceErrorKind::OutOfAddresses && len > LEAST_RESERVATION =>
                 {
-                    len = round_up(len / 2, granule).expect("half of a length that was in range");
+                    len = (len / 2 / granule * granule).max(granule);
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -390,7 +422,17 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
 
     /// Gives everything back to the device. Nobody holds a lease or the pool any more.
     pub(crate) fn take_down(&self) {
-        teardown::run(&*self.device, &mut self.lock());
+        let mut state = self.lock();
+        let begin = Instant::now();
+        while self.capturing(&state).unwrap_or(false) {
+            // Where the work that still uses the memory ends cannot be asked during a capture. Memory
+            // in use is better left behind than unmapped.
+            if begin.elapsed() > CAPTURE_PATIENCE {
+                return;
+            }
+            std::thread::sleep(LONGEST_LOOK);
+        }
+        teardown::run(&*self.device, &mut state);
     }
 }
 
@@ -420,10 +462,15 @@ impl State {
         self.timelines.vacate(&vacant);
     }
 
+    /// Whether an arena may get a region of `len` bytes when the pool may hold `cap` in all.
+    fn may_reserve(&self, arena: ArenaId, len: u64, cap: u64) -> bool {
+        let regions = self.arenas[usize::from(arena)].regions.len();
+        regions < usize::from(u8::MAX) && self.address_bytes().saturating_add(len) <= cap
+    }
+
     fn add_region(&mut self, arena: ArenaId, base: u64, len: u64) {
         let regions = &mut self.arenas[usize::from(arena)].regions;
-        let region =
-            u8::try_from(regions.len()).expect("at most 255 regions: the address cap is far below");
+        let region = u8::try_from(regions.len()).expect("may_reserve has said so");
         let extent = Extent { addr: base, len, arena, region, ..Extent::default() };
         let first = self.extents.add(extent);
         self.arenas[usize::from(arena)].regions.push(Region::new(

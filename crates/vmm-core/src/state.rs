@@ -33,7 +33,7 @@ impl Want {
 
 /// A lease as the pool knows it: a place, and the generation that tells it from earlier leases there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseId {
+pub(crate) struct LeaseId {
     pub(crate) extent: ExtentId,
     pub(crate) generation: u32,
 }

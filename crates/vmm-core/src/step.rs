@@ -7,7 +7,8 @@
 //! removed later.
 
 use crate::device::{
-    AddrRange, DeviceError, DeviceErrorKind, DeviceResult, FrameKind, Mapping, VirtualMemoryDevice,
+    AddrRange, DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, FrameKind, Mapping,
+    VirtualMemoryDevice,
 };
 use crate::extent::ExtentId;
 use crate::frame::{FrameId, MappingId};
@@ -164,7 +165,17 @@ fn settle<D: VirtualMemoryDevice + ?Sized>(device: &D, fence: Fence) -> DeviceRe
         }
         result = device.wait(fence, BIND_TIMEOUT);
     }
-    result.map(|_| ())
+    if result? {
+        return Ok(());
+    }
+    Err(DeviceError {
+        op: DeviceOp::Wait,
+        kind: DeviceErrorKind::Failed,
+        addr: DeviceAddr(0),
+        len: 0,
+        code: 0,
+        detail: "a bind did not end in time",
+    })
 }
 
 fn grow<D: VirtualMemoryDevice + ?Sized>(

@@ -84,6 +84,7 @@ impl Uses {
     pub(crate) fn clear(&mut self, head: &mut u32) {
         while *head != NONE {
             let entry = &mut self.table[*head as usize];
+            entry.point = Point::REACHED;
             let next = std::mem::replace(&mut entry.next, self.unused);
             self.unused = *head;
             *head = next;

@@ -197,7 +197,8 @@ fn segments_alone_can_be_looked_at_but_not_replayed() {
     let files = Files::new();
     let snapshot = Snapshot { device_traces: Vec::new(), ..sample() };
     let bytes = bytes_of(&snapshot, Protocol::Four);
-    let error = files.check_fault("still", &bytes, "1 segments and no allocation, nothing to replay");
+    let error =
+        files.check_fault("still", &bytes, "1 segments and no allocation, nothing to replay");
     assert!(matches!(error, TraceError::NothingToReplay { segments: 1, .. }));
     let trace = inspect_file(error.path(), &mut |_| ()).expect("reads");
     assert_eq!(trace.devices[0].start_live.len(), 2);
