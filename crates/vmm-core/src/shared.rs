@@ -220,6 +220,8 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 Next::Wait(fences) => {
                     self.lock().counters.host_waits += 1;
                     self.wait_any(&fences)?;
+                    // Idle frames that serve now leave less to be made.
+                    reach.device_full = false;
                     if reach.cross_stream == CrossStream::Never {
                         reach.cross_stream = CrossStream::WhenReached;
                     }
@@ -308,6 +310,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         let most = properties.max_reservation.min(cap / 4);
         let wanted = self.options.reservation.unwrap_or(self.device_total.saturating_mul(16));
         let granule = properties.granule;
+        let need = round_up(need, granule).ok_or(NO_MORE)?;
         let mut len = (wanted.max(need).min(most) / granule * granule).max(granule);
         loop {
             if len < need || !self.lock().may_reserve(arena, len, cap) {

@@ -1,0 +1,208 @@
+//! Sequences at the edges, each of which a pool once got wrong.
+#![allow(missing_docs)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use vmm_core::{
+    AddrRange, AllocError, CrossStream, Lease, Maintenance, Owner, Pool, PoolError, PoolOptions,
+    Request, StreamId,
+};
+use vmm_mock::{MockDevice, MockOptions};
+
+const MIB: u64 = 1 << 20;
+
+fn device(memory: u64) -> Arc<MockDevice> {
+    Arc::new(MockDevice::new(MockOptions::with_memory(memory)))
+}
+
+fn by_hand() -> PoolOptions {
+    PoolOptions { maintenance: Maintenance::UserLoop, ..PoolOptions::default() }
+}
+
+fn pool(device: &Arc<MockDevice>, options: PoolOptions) -> Pool<MockDevice> {
+    Pool::new(Arc::clone(device), options).expect("a pool on the mock")
+}
+
+fn take(pool: &Pool<MockDevice>, len: u64, stream: StreamId) -> Lease<MockDevice> {
+    pool.allocate(len, stream, Owner::NONE).expect("memory")
+}
+
+/// Queues work that reads the lease for so long.
+fn use_for(device: &MockDevice, lease: &Lease<MockDevice>, nanos: u64) {
+    device.fill(lease.addr(), 1, lease.len(), lease.stream()).expect("a fill");
+    let range = AddrRange { addr: lease.addr(), len: lease.len() };
+    device.launch_check(lease.stream(), nanos, range, 1).expect("work");
+}
+
+use vmm_core::VirtualMemoryDevice as _;
+
+fn expect_clean(device: &MockDevice) {
+    device.finish_all();
+    assert_eq!(device.violations(), []);
+    assert_eq!(device.races(), []);
+    assert_eq!(device.mismatches(), []);
+    assert!(device.leftovers().is_empty(), "{:?}", device.leftovers());
+}
+
+/// The plain search looks at some members of a bin only. What it overlooks, the ladder must take
+/// without looking for it once more.
+#[test]
+fn an_extent_that_the_search_overlooks_is_taken() {
+    let device = device(1 << 30);
+    let pool = pool(&device, PoolOptions { cross_stream: CrossStream::WhenReached, ..by_hand() });
+    let (stream, busy) = (device.make_stream(), device.make_stream());
+    // Something stale, or nothing is looked for.
+    let stale = take(&pool, 8 * MIB, busy);
+    use_for(&device, &stale, 1_000_000_000);
+    drop(stale);
+    pool.trim(0).expect("a trim");
+    let wide = take(&pool, 2 * MIB + (30 << 10), stream);
+    let mut between = vec![take(&pool, MIB + 512, stream)];
+    let mut narrow = Vec::new();
+    for _ in 0..13 {
+        narrow.push(take(&pool, 2 * MIB + 512, stream));
+        between.push(take(&pool, MIB + 512, stream));
+    }
+    while let Some(rest) = pool.allocate_at_hand(Request::new(MIB + 512, stream)).expect("sane") {
+        between.push(rest);
+    }
+    let place = wide.addr();
+    drop((wide, narrow));
+    let again = take(&pool, 2 * MIB + (20 << 10), stream);
+    assert_eq!(again.addr(), place);
+    drop((again, between, pool));
+    expect_clean(&device);
+}
+
+#[test]
+fn a_lease_may_outlive_its_stream() {
+    let device = device(256 * MIB);
+    let pool = pool(&device, by_hand());
+    let stream = device.make_stream();
+    let lease = take(&pool, 8 * MIB, stream);
+    use_for(&device, &lease, 1_000);
+    pool.forget_stream(stream).expect("a fence");
+    device.destroy_stream(stream);
+    drop(lease);
+    pool.trim_and_wait(0).expect("a trim");
+    drop(take(&pool, 200 * MIB, device.make_stream()));
+    drop(pool);
+    expect_clean(&device);
+}
+
+#[test]
+fn regions_too_short_for_a_request_are_not_reserved_again_and_again() {
+    for (reservation, most) in [(Some(2 * MIB), u64::MAX), (None, 64 * MIB)] {
+        let options = MockOptions::with_memory(1 << 30);
+        let max_reservation = options.max_reservation.min(most);
+        let device = Arc::new(MockDevice::new(MockOptions { max_reservation, ..options }));
+        let pool = pool(&device, PoolOptions { reservation, ..by_hand() });
+        let stream = device.make_stream();
+        match pool.allocate(100 * MIB, stream, Owner::NONE) {
+            Ok(lease) => drop(lease),
+            Err(AllocError::OutOfMemory(_)) => assert!(most < 100 * MIB),
+            Err(error) => panic!("unexpected: {error}"),
+        }
+        drop(take(&pool, 16 * MIB, stream));
+        drop(pool);
+        expect_clean(&device);
+    }
+}
+
+#[test]
+fn a_reservation_beyond_all_bounds_is_cut() {
+    let device = device(256 * MIB);
+    drop(pool(&device, PoolOptions { reservation: Some(u64::MAX), ..by_hand() }));
+    expect_clean(&device);
+}
+
+#[test]
+fn memory_that_a_callback_frees_elsewhere_serves() {
+    let device = device(256 * MIB);
+    let pool = pool(&device, by_hand());
+    device.other_use(240 * MIB);
+    let other = Arc::clone(&device);
+    pool.on_pressure(Arc::new(move |_| other.other_use(0)));
+    drop(take(&pool, 64 * MIB, device.make_stream()));
+}
+
+#[test]
+fn frames_on_their_way_out_make_room_on_a_full_device() {
+    for options in [MockOptions::default(), MockOptions::without_aliases()] {
+        let device = Arc::new(MockDevice::new(MockOptions { memory: 64 * MIB, ..options }));
+        let pool =
+            pool(&device, PoolOptions { cross_stream: CrossStream::WhenReached, ..by_hand() });
+        let lease = take(&pool, 60 * MIB, device.make_stream());
+        use_for(&device, &lease, 50_000_000);
+        drop(lease);
+        pool.trim(0).expect("a trim");
+        drop(take(&pool, 62 * MIB, device.make_stream()));
+        drop(pool);
+        expect_clean(&device);
+    }
+}
+
+#[test]
+fn a_failed_request_is_no_peak() {
+    let device = device(1 << 30);
+    let pool = pool(&device, by_hand());
+    let stream = device.make_stream();
+    device.other_use(600 * MIB);
+    let lease = take(&pool, 16 * MIB, stream);
+    while pool.maintain() {}
+    let before = pool.stats().reserved_bytes;
+    assert!(pool.allocate(900 * MIB, stream, Owner::NONE).is_err());
+    while pool.maintain() {}
+    assert!(pool.stats().reserved_bytes <= before, "made ahead for a request that failed");
+    drop(lease);
+}
+
+#[test]
+fn callbacks_do_not_nest() {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let device = device(256 * MIB);
+    let pool = pool(&device, PoolOptions { limit: Some(16 * MIB), ..by_hand() });
+    let stream = device.make_stream();
+    let held = take(&pool, 14 * MIB, stream);
+    let inner = pool.clone();
+    pool.on_pressure(Arc::new(move |_| {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        assert!(inner.allocate(8 * MIB, stream, Owner::NONE).is_err());
+    }));
+    assert!(pool.allocate(8 * MIB, stream, Owner::NONE).is_err());
+    assert_eq!(CALLS.load(Ordering::Relaxed), 1);
+    drop(held);
+}
+
+#[test]
+fn a_capture_is_not_broken_by_forgetting_its_stream() {
+    let device = device(256 * MIB);
+    let pool = pool(&device, by_hand());
+    let stream = device.make_stream();
+    drop(take(&pool, 8 * MIB, stream));
+    device.begin_capture(stream);
+    assert_eq!(pool.forget_stream(stream), Err(PoolError::Capturing));
+    device.end_capture(stream);
+    pool.forget_stream(stream).expect("the capture has ended");
+    drop(pool);
+    expect_clean(&device);
+}
+
+#[test]
+fn a_pool_dropped_during_a_capture_unmaps_nothing_in_use() {
+    let device = device(256 * MIB);
+    let pool = pool(&device, by_hand());
+    let stream = device.make_stream();
+    let lease = take(&pool, 8 * MIB, stream);
+    use_for(&device, &lease, 50_000_000);
+    drop(lease);
+    device.begin_capture(stream);
+    let ended = Arc::clone(&device);
+    let capturer = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        ended.end_capture(stream);
+    });
+    drop(pool);
+    capturer.join().expect("no panic");
+    expect_clean(&device);
+}
