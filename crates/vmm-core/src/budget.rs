@@ -17,18 +17,18 @@ const FRAMES_PER_LEVEL: u64 = 350;
 /// Under a limit, where a shortage is a failure, the last part of the level is made in fine frames:
 /// they fill a run's remainder, which a whole frame would exceed.
 const FINE_PER_FRAME: u64 = 4;
-const FINE_PERCENT: u64 = 15;
+const FINE_PERMILLE: u64 = 150;
 
 /// Frames of the large arena in the peak so far, where no level is known.
-const FRAMES_PER_PEAK: u64 = 200;
+const FRAMES_PER_PEAK: u64 = 230;
 
 /// The longest frame that growth makes, as a part of the peak so far.
-const LONGEST_PER_PEAK: u64 = 25;
+const LONGEST_PER_PEAK: u64 = 23;
 
 /// Without a known level, what is made ahead of need and what may be made rather than moved, in
-/// percent of the peak.
-const AHEAD_PERCENT: u64 = 103;
-const LEVEL_PERCENT: u64 = 104;
+/// thousandths of the peak.
+const AHEAD_PERMILLE: u64 = 1022;
+const LEVEL_PERMILLE: u64 = 1032;
 
 /// The length of frames of the small arena, where the granule allows it.
 const SMALL_FRAME: u64 = 2 << 20;
@@ -98,12 +98,12 @@ impl Budget {
 
     /// Up to here new frames are made rather than idle ones moved.
     pub(crate) fn level(&self) -> u64 {
-        self.known_level().unwrap_or(percent(self.peak(), LEVEL_PERCENT))
+        self.known_level().unwrap_or(permille(self.peak(), LEVEL_PERMILLE))
     }
 
     /// Up to here frames are made ahead of need.
     pub(crate) fn ahead(&self) -> u64 {
-        self.known_level().unwrap_or(percent(self.recent_peak(), AHEAD_PERCENT))
+        self.known_level().unwrap_or(permille(self.recent_peak(), AHEAD_PERMILLE))
     }
 
     fn recent_peak(&self) -> u64 {
@@ -123,7 +123,7 @@ impl Budget {
     /// The length of a frame made ahead of need, with `reserved` bytes there already.
     pub(crate) fn ahead_len(&self, arena: ArenaId, reserved: u64) -> u64 {
         let len = self.frame_len(arena);
-        let fine = self.limit.is_some() && reserved > percent(self.ahead(), 100 - FINE_PERCENT);
+        let fine = self.limit.is_some() && reserved > permille(self.ahead(), 1000 - FINE_PERMILLE);
         if fine && arena != SMALL { self.whole_granules(len / FINE_PER_FRAME) } else { len }
     }
 
@@ -161,13 +161,13 @@ impl Budget {
             self.window_start = now;
             self.last_window_peak = std::mem::replace(&mut self.window_peak, live);
         }
-        let kept = self.known_level().unwrap_or(percent(self.recent_peak(), LEVEL_PERCENT));
+        let kept = self.known_level().unwrap_or(permille(self.recent_peak(), LEVEL_PERMILLE));
         reserved.saturating_sub(kept.max(self.recent_peak()))
     }
 }
 
-fn percent(bytes: u64, percent: u64) -> u64 {
-    bytes / 100 * percent + bytes % 100 * percent / 100
+fn permille(bytes: u64, permille: u64) -> u64 {
+    bytes / 1000 * permille + bytes % 1000 * permille / 1000
 }
 
 #[cfg(test)]
@@ -213,8 +213,11 @@ mod tests {
     }
 
     #[test]
-    fn percent_does_not_overflow() {
-        assert_eq!(percent(1 << 60, 104), (1 << 60) / 100 * 104 + (1 << 60) % 100 * 104 / 100);
-        assert_eq!(percent(50, 103), 51);
+    fn permille_does_not_overflow() {
+        assert_eq!(
+            permille(1 << 60, 1040),
+            (1 << 60) / 1000 * 1040 + (1 << 60) % 1000 * 1040 / 1000
+        );
+        assert_eq!(permille(500, 1030), 515);
     }
 }
