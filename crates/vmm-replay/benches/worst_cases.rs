@@ -10,42 +10,18 @@
 
 use std::env;
 use std::sync::Arc;
-use vmm_core::{DeviceOp, StreamId};
+use vmm_core::DeviceOp;
 use vmm_mock::{MockDevice, MockOptions};
 use vmm_replay::worst::{self, STEPS};
 use vmm_replay::{Amount, ReplayResult, ReplaySettings, Timeline, replay};
 use vmm_trace::DeviceTrace;
 
+#[path = "../tests/support/mock_timeline.rs"]
+mod mock_timeline;
+use mock_timeline::MockTimeline;
+
 /// Physical memory of the mock device in bytes: that of an NVIDIA H200.
 const MEMORY: u64 = 141 << 30;
-
-struct MockTimeline(Arc<MockDevice>);
-
-impl Timeline for MockTimeline {
-    fn stream(&self, index: usize) -> StreamId {
-        StreamId(index as u64)
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.0.now()
-    }
-
-    fn advance_to(&self, at_ns: u64) {
-        self.0.advance_to(at_ns);
-    }
-
-    fn work_until(&self, _: StreamId, _: u64) {
-        unreachable!("no program here has work that its own stream does not order");
-    }
-
-    fn driver_time_ns(&self) -> u64 {
-        self.0.total_cost_ns()
-    }
-
-    fn driver_calls(&self) -> u64 {
-        self.0.total_calls()
-    }
-}
 
 /// Replays a trace on a fresh device and returns that as well, for its account.
 fn run(trace: &DeviceTrace, limit: Option<Amount>) -> (ReplayResult, Arc<MockDevice>) {

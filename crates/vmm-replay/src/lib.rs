@@ -8,6 +8,9 @@
 
 pub mod amount;
 pub mod budget;
+#[cfg(test)]
+#[path = "../tests/support/mock_timeline.rs"]
+mod mock_timeline;
 mod replay;
 pub mod result;
 mod schedule;

@@ -110,33 +110,13 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mock_timeline::MockTimeline;
     use std::sync::Arc;
-    use vmm_core::{Maintenance, PoolOptions, StreamId};
+    use vmm_core::{Maintenance, PoolOptions};
     use vmm_mock::{MockDevice, MockOptions};
 
-    struct Clock(Arc<MockDevice>);
-
-    impl Timeline for Clock {
-        fn stream(&self, index: usize) -> StreamId {
-            StreamId(index as u64)
-        }
-        fn now_ns(&self) -> u64 {
-            self.0.now()
-        }
-        fn advance_to(&self, at_ns: u64) {
-            self.0.advance_to(at_ns);
-        }
-        fn work_until(&self, _: StreamId, _: u64) {}
-        fn driver_time_ns(&self) -> u64 {
-            self.0.total_cost_ns()
-        }
-        fn driver_calls(&self) -> u64 {
-            self.0.total_calls()
-        }
-    }
-
     /// A pool that wants frames made ahead, since it has a limit and none yet.
-    fn pool() -> (Pool<MockDevice>, Clock) {
+    fn pool() -> (Pool<MockDevice>, MockTimeline) {
         let device = Arc::new(MockDevice::new(MockOptions::with_memory(1 << 30)));
         let options = PoolOptions {
             limit: Some(64 << 20),
@@ -144,7 +124,7 @@ mod tests {
             ..PoolOptions::default()
         };
         let pool = Pool::new(Arc::clone(&device), options).expect("a pool");
-        (pool, Clock(device))
+        (pool, MockTimeline(device))
     }
 
     #[test]

@@ -3,37 +3,17 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
-use vmm_core::{CrossStream, DeviceOp, StreamId, VirtualMemoryDevice};
+use vmm_core::{CrossStream, DeviceOp, VirtualMemoryDevice};
 use vmm_mock::{MockDevice, MockOptions};
 use vmm_replay::{Amount, ReplayError, ReplayResult, ReplaySettings, Timeline, Upkeep, replay};
 use vmm_trace::{Census, DeviceTrace, Event, EventKind, StartTensor};
 
+#[path = "support/mock_timeline.rs"]
+mod mock_timeline;
+use mock_timeline::MockTimeline;
+
 const MIB: u64 = 1 << 20;
 const LAG_NS: u64 = 5_000_000;
-
-struct MockTimeline(Arc<MockDevice>);
-
-impl Timeline for MockTimeline {
-    fn stream(&self, index: usize) -> StreamId {
-        StreamId(index as u64)
-    }
-    fn now_ns(&self) -> u64 {
-        self.0.now()
-    }
-    fn advance_to(&self, at_ns: u64) {
-        self.0.advance_to(at_ns);
-    }
-    fn work_until(&self, stream: StreamId, end_ns: u64) {
-        let duration = end_ns.saturating_sub(self.0.now());
-        self.0.launch(stream, duration, &[]).expect("a stream of the replay");
-    }
-    fn driver_time_ns(&self) -> u64 {
-        self.0.total_cost_ns()
-    }
-    fn driver_calls(&self) -> u64 {
-        self.0.total_calls()
-    }
-}
 
 /// A trace of one stream from times in microseconds and events.
 fn trace(events: &[(u64, EventKind)]) -> DeviceTrace {
