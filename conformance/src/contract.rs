@@ -81,9 +81,32 @@ pub const CLAUSES: &[Clause] = &[
         "a_missing_kind_is_not_supported",
     ),
     clause(
+        "fixed_addr",
+        "With remapping: `None`. A frame has no address until it is mapped.",
+        "a_frame_has_no_address_before_it_is_mapped",
+    ),
+    clause(
+        "fixed_addr",
+        "Without: its one address, a multiple of the granule and never zero, the same and usable by \
+         all work of the device from `make_frame` to `release_frame`.",
+        "a_plain_frame_has_one_address",
+    ),
+    clause(
+        "fixed_addr",
+        "Without: `reserve`, `free_region`, `map`, `unmap` and `set_access` are \
+         [`DeviceErrorKind::NotSupported`], whatever is passed to them.",
+        "plain_frames_cannot_be_mapped",
+    ),
+    clause(
         "release_frame",
         "pre: the frame lives and has no mapping.",
         "release_frame_refuses_dead_and_mapped_frames",
+    ),
+    clause(
+        "release_frame",
+        "pre: without remapping, no queued work uses the frame. Even so the call may wait there until \
+         the device has done all its work, as `cuMemFree` does.",
+        "release_frame_refuses_plain_frames_in_use",
     ),
     clause(
         "map",
@@ -156,6 +179,18 @@ pub const CLAUSES: &[Clause] = &[
         "set_access",
         "All or nothing in its effect on this device's access.",
         "set_access_is_all_or_nothing",
+    ),
+    clause(
+        "set_access",
+        "A peer sees what this device wrote, once that work is done, and can use no mapping that it \
+         was not given access to: another mapping of the same frame needs its own.",
+        "a_peer_uses_what_it_was_given",
+    ),
+    clause(
+        "set_access",
+        "Peers where [`Capabilities::peers`] is missing, and a peer that cannot reach this device: \
+         [`DeviceErrorKind::NotSupported`], and nothing has changed.",
+        "peers_that_cannot_be_are_not_supported",
     ),
     clause(
         "record",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 use vmm_core::device::{AddrRange, VirtualMemoryDevice};
-use vmm_core::units::{DeviceAddr, StreamId};
+use vmm_core::units::{DeviceAddr, DeviceOrdinal, StreamId};
 
 /// What a harness call returns: the message says what the backend could not do.
 pub type HarnessResult<T> = Result<T, String>;
@@ -84,6 +84,14 @@ pub trait Harness {
 
     /// Ends the capture and drops the graph.
     fn end_capture(&self, stream: StreamId) -> HarnessResult<()>;
+
+    /// Other devices that can be given access to this one's memory; empty if there are none.
+    fn peers(&self) -> Vec<DeviceOrdinal>;
+
+    /// Reads bytes by work of a peer, as a kernel on that device would, and waits for it. What they
+    /// hold was written by work that is done. An error where the peer has no access: a backend on
+    /// which such work faults asks its driver first.
+    fn read_as_peer(&self, peer: DeviceOrdinal, range: AddrRange) -> HarnessResult<Vec<u8>>;
 
     /// What lives on the device, in words; empty if nothing does, or nobody can see.
     fn leftovers(&self) -> Vec<String>;

@@ -18,6 +18,8 @@ pub enum Need {
     NoRemapping,
     /// `Capabilities::capture` and a harness that can capture.
     Capture,
+    /// `Capabilities::peers` and a harness that has some.
+    Peers,
     /// A kind of frame without a granule.
     MissingKind,
     /// A kind of frame that network cards can register.
@@ -43,6 +45,7 @@ impl fmt::Display for Need {
             Self::ImmediateBinds => "immediate binds",
             Self::NoRemapping => "no remapping",
             Self::Capture => "capture",
+            Self::Peers => "peers",
             Self::MissingKind => "a kind of frame that the device lacks",
             Self::RdmaFrames => "frames for network cards",
             Self::Strict => "a strict device",

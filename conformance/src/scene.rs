@@ -55,6 +55,7 @@ impl<'a, H: Harness> Scene<'a, H> {
             Need::QueuedBinds => can.remapping && can.queued_binds,
             Need::ImmediateBinds => can.remapping && !can.queued_binds,
             Need::Capture => can.capture && abilities.capture,
+            Need::Peers => can.peers && !self.harness.peers().is_empty(),
             Need::MissingKind => self.missing_kind().is_some(),
             Need::RdmaFrames => self.device.properties().granule_of(FrameKind::Rdma).is_some(),
             Need::Strict => abilities.strict,
@@ -141,8 +142,15 @@ impl<'a, H: Harness> Scene<'a, H> {
         Ok(())
     }
 
-    /// Usable memory of one new frame in a new region.
+    /// Usable memory of one new frame: in a new region, or where it lies if nothing can be mapped.
     pub(crate) fn usable(&self, granules: u64) -> Result<Mapping, Stop> {
+        if !self.capabilities().remapping {
+            let frame = self.frame(granules)?;
+            let addr = self.device.fixed_addr(frame);
+            let addr = addr.ok_or_else(|| format!("{frame:?} has no address"))?;
+            let range = AddrRange { addr, len: granules * self.granule };
+            return Ok(Mapping { range, frame });
+        }
         let mapping = Mapping { range: self.region(granules)?, frame: self.frame(granules)? };
         self.map(&[mapping])?;
         self.device.set_access(mapping.range, &[])?;

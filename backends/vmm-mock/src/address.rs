@@ -88,6 +88,7 @@ impl Addresses {
         }
     }
 
+    /// All reservations.
     pub(crate) fn iter(&self) -> impl Iterator<Item = AddrRange> + '_ {
         self.reserved
             .iter()

@@ -7,7 +7,7 @@ use crate::state::Call;
 use crate::work::{Access, AccessKind, Effect, ReadId};
 use std::sync::Arc;
 use vmm_core::device::{AddrRange, DeviceError, DeviceOp, DeviceResult};
-use vmm_core::units::{DeviceAddr, StreamId};
+use vmm_core::units::{DeviceAddr, DeviceOrdinal, StreamId};
 
 /// The clock.
 impl MockDevice {
@@ -56,7 +56,8 @@ impl MockDevice {
 /// uses yet. Errors of work name the operation [`DeviceOp::Fill`] for writing and
 /// [`DeviceOp::Copy`] for reading, since the interface of devices has no launches.
 impl MockDevice {
-    /// A new stream.
+    /// A new stream. From the first one on the device refuses streams that it has never seen, which
+    /// crash a driver; without any, all numbers are streams.
     pub fn make_stream(&self) -> StreamId {
         self.state.lock().streams.make()
     }
@@ -153,6 +154,48 @@ impl MockDevice {
         Ok(id)
     }
 
+    /// As [`MockDevice::launch`], for work of another device that uses this device's memory. The
+    /// stream stands for one of that device.
+    ///
+    /// # Errors
+    /// As [`MockDevice::launch`], and `Illegal` if the peer was not given access to a range: on a card
+    /// such work faults.
+    pub fn launch_as_peer(
+        &self,
+        peer: DeviceOrdinal,
+        stream: StreamId,
+        duration: u64,
+        uses: &[Access],
+    ) -> DeviceResult<()> {
+        for used in uses {
+            self.check_peer(peer, used.range)?;
+        }
+        self.launch(stream, duration, uses)
+    }
+
+    /// As [`MockDevice::launch_read`], for work of another device.
+    ///
+    /// # Errors
+    /// As [`MockDevice::launch_as_peer`].
+    pub fn launch_read_as_peer(
+        &self,
+        peer: DeviceOrdinal,
+        stream: StreamId,
+        duration: u64,
+        range: AddrRange,
+    ) -> DeviceResult<ReadId> {
+        self.check_peer(peer, range)?;
+        self.launch_read(stream, duration, range)
+    }
+
+    fn check_peer(&self, peer: DeviceOrdinal, range: AddrRange) -> DeviceResult<()> {
+        let mut state = self.state.lock();
+        if state.memory.peer_has_access(range, peer) {
+            return Ok(());
+        }
+        state.refuse(Call::on(DeviceOp::Copy, range), "the range is used by a peer without access")
+    }
+
     /// What a read has found, once; `None` while its work has not ended.
     #[must_use]
     pub fn take_read(&self, id: ReadId) -> Option<Vec<u8>> {
@@ -187,6 +230,18 @@ impl MockDevice {
         self.state.lock().memory.set_other(bytes);
     }
 
+    /// Other devices that can be given access.
+    #[must_use]
+    pub fn peers(&self) -> &[DeviceOrdinal] {
+        &self.peers
+    }
+
+    /// Whether a peer was given access to every byte of the range.
+    #[must_use]
+    pub fn peer_has_access(&self, peer: DeviceOrdinal, range: AddrRange) -> bool {
+        self.state.lock().memory.peer_has_access(range, peer)
+    }
+
     /// Every call that was refused because it broke the contract, in order.
     #[must_use]
     pub fn violations(&self) -> Vec<DeviceError> {
@@ -215,10 +270,12 @@ impl MockDevice {
     #[must_use]
     pub fn leftovers(&self) -> Leftovers {
         let state = self.state.lock();
+        // The one address of a frame is neither a region nor a mapping.
+        let fixed = !self.can_map();
         Leftovers {
-            regions: state.addresses.iter().collect(),
+            regions: if fixed { Vec::new() } else { state.addresses.iter().collect() },
             frames: state.memory.list_frames(),
-            mappings: state.memory.list_mappings(),
+            mappings: if fixed { Vec::new() } else { state.memory.list_mappings() },
         }
     }
 

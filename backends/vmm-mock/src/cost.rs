@@ -19,13 +19,27 @@ impl Curve {
     /// A curve through points of bytes and nanoseconds.
     ///
     /// # Panics
-    /// Without a point, if a value is zero, or unless the lengths rise.
+    /// Where [`Curve::try_new`] fails.
     #[must_use]
     pub fn new(points: &[(u64, u64)]) -> Self {
-        assert!(!points.is_empty(), "a curve has a point");
-        assert!(points.iter().all(|(len, nanos)| *len > 0 && *nanos > 0), "logarithms of zero");
-        assert!(points.is_sorted_by(|a, b| a.0 < b.0), "lengths rise");
-        Self { points: points.to_vec() }
+        Self::try_new(points).unwrap_or_else(|rule| panic!("{rule}"))
+    }
+
+    /// A curve through points of bytes and nanoseconds that come from outside.
+    ///
+    /// # Errors
+    /// The rule that is broken: there is a point, no value is zero, and the lengths rise.
+    pub fn try_new(points: &[(u64, u64)]) -> Result<Self, &'static str> {
+        if points.is_empty() {
+            return Err("a curve needs a point");
+        }
+        if points.iter().any(|(len, nanos)| *len == 0 || *nanos == 0) {
+            return Err("lengths and times must be above zero");
+        }
+        if !points.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err("lengths must rise");
+        }
+        Ok(Self { points: points.to_vec() })
     }
 
     /// The same for every length.
@@ -71,7 +85,7 @@ pub struct CostModel {
     pub unmap: Curve,
     /// `set_access`, for each mapping by its length.
     pub set_access: Curve,
-    /// `set_access` for peers, for each mapping by its length, in all.
+    /// What `set_access` costs beyond that, for each mapping and each peer that is new to it.
     pub peer_access: Curve,
     /// `reserve` and `free_region`, in nanoseconds.
     pub reserve: u64,
@@ -96,21 +110,17 @@ impl CostModel {
     /// An idle NVIDIA H200.
     #[must_use]
     pub fn h200() -> Self {
-        let lens = [2, 16, 64, 256, 1024, 4096].map(|mib| mib * MIB);
-        let curve = |nanos: [u64; 6]| {
-            let points: Vec<_> = lens.into_iter().zip(nanos).collect();
-            Curve::new(&points)
-        };
         Self {
             make_frame: curve([11_000, 11_000, 14_000, 17_000, 39_000, 1_384_000]),
             map: curve([1_000, 1_000, 1_300, 1_500, 2_900, 5_400]),
             set_access: curve([41_000, 42_000, 47_000, 51_000, 97_000, 250_000]),
             unmap: curve([25_000, 25_000, 27_000, 30_000, 57_000, 111_000]),
             release_frame: curve([12_000, 23_000, 62_000, 205_000, 635_000, 3_504_000]),
+            // Measured with one peer; each further one is taken to cost the same.
             peer_access: Curve::new(&[
-                (2 * MIB, 1_015_000),
-                (64 * MIB, 1_035_000),
-                (1024 * MIB, 9_664_000),
+                (2 * MIB, 976_000),
+                (64 * MIB, 976_000),
+                (1024 * MIB, 9_653_000),
             ]),
             reserve: 21_000,
             record: 200,
@@ -129,6 +139,16 @@ impl CostModel {
         }
     }
 
+    /// An idle NVIDIA H200 that is used by `cudaMalloc` and `cudaFree` alone.
+    #[must_use]
+    pub fn h200_without_remapping() -> Self {
+        Self {
+            make_frame: curve([42_000, 44_000, 80_000, 82_000, 358_000, 364_000]),
+            release_frame: curve([36_000, 47_000, 105_000, 251_000, 896_000, 2_426_000]),
+            ..Self::h200()
+        }
+    }
+
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -141,6 +161,13 @@ impl CostModel {
         }
         (nanos as f64 * self.busy_factor).round() as u64
     }
+}
+
+/// A curve through measurements at 2, 16, 64, 256, 1024 and 4096 MiB.
+fn curve(nanos: [u64; 6]) -> Curve {
+    let lens = [2, 16, 64, 256, 1024, 4096].map(|mib| mib * MIB);
+    let points: Vec<_> = lens.into_iter().zip(nanos).collect();
+    Curve::new(&points)
 }
 
 /// Calls of one operation and their cost so far.
@@ -245,6 +272,15 @@ mod tests {
         assert_eq!(model.set_access.at(4096), 41_000, "constant below the first point");
         assert!(model.release_frame.at(8192 * MIB) > 6_000_000, "extended beyond the last");
         assert_eq!(Curve::flat(7).at(12_345), 7);
+    }
+
+    #[test]
+    fn points_that_make_no_curve() {
+        assert_eq!(Curve::try_new(&[(5, 1), (9, 3)]).map(|curve| curve.at(9)), Ok(3));
+        assert!(Curve::try_new(&[]).is_err());
+        for wrong in [[(0, 1), (9, 3)], [(5, 0), (9, 3)], [(5, 1), (5, 3)], [(9, 1), (5, 3)]] {
+            assert!(Curve::try_new(&wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use vmm_core::units::{DeviceAddr, DeviceOrdinal, Fence, FrameHandle, StreamId};
 #[derive(Debug)]
 pub struct MockDevice {
     properties: Properties,
+    pub(crate) peers: Vec<DeviceOrdinal>,
     cost: CostModel,
     pub(crate) account: Account,
     pub(crate) state: Mutex<State>,
@@ -26,15 +27,22 @@ impl MockDevice {
     /// A device as described.
     ///
     /// # Panics
-    /// Unless the granules are powers of two.
+    /// Unless the granules are powers of two, and for peers without [`Capabilities::peers`].
+    ///
+    /// [`Capabilities::peers`]: vmm_core::device::Capabilities::peers
     #[must_use]
     pub fn new(options: MockOptions) -> Self {
         let others = options.other_granules.iter().map(|(_, granule)| *granule);
         for granule in others.chain([options.granule]) {
             assert!(granule.is_power_of_two(), "a granule of {granule} bytes");
         }
+        assert!(
+            options.capabilities.peers || options.peers.is_empty(),
+            "peers of a device without that capability"
+        );
         let state = Mutex::new(State::new(&options));
         Self {
+            peers: options.peers,
             properties: Properties {
                 name: options.name,
                 granule: options.granule,
@@ -60,8 +68,12 @@ impl MockDevice {
         self.properties.capabilities.queued_binds
     }
 
+    pub(crate) fn can_map(&self) -> bool {
+        self.properties.capabilities.remapping
+    }
+
     fn needs_remapping(&self, call: Call) -> DeviceResult<()> {
-        if self.properties.capabilities.remapping {
+        if self.can_map() {
             return Ok(());
         }
         Err(call.error(DeviceErrorKind::NotSupported, "this device cannot map"))
@@ -112,6 +124,7 @@ impl VirtualMemoryDevice for MockDevice {
         let range = AddrRange { addr: base, len };
         let call = Call::on(DeviceOp::FreeRegion, range);
         self.account.call(call.op);
+        self.needs_remapping(call)?;
         let mut state = self.state.lock();
         let whole = state.whole_granules(range);
         state.check(call, whole)?;
@@ -136,7 +149,17 @@ impl VirtualMemoryDevice for MockDevice {
             return state.refuse(call, "the length is not a positive multiple of the granule");
         }
         self.charge_slow(call.op, self.cost.make_frame.at(len));
-        state.memory.make(len, kind).ok_or_else(|| call.error(DeviceErrorKind::OutOfMemory, ""))
+        let none = call.error(DeviceErrorKind::OutOfMemory, "");
+        let frame = state.memory.make(len, kind).ok_or(none)?;
+        if !self.can_map() {
+            let fixed = state.fix(frame, len);
+            fixed.map_err(|detail| call.error(DeviceErrorKind::OutOfMemory, detail))?;
+        }
+        Ok(frame)
+    }
+
+    fn fixed_addr(&self, frame: FrameHandle) -> Option<DeviceAddr> {
+        self.state.lock().memory.fixed(frame)
     }
 
     fn release_frame(&self, frame: FrameHandle) -> DeviceResult<()> {
@@ -144,6 +167,8 @@ impl VirtualMemoryDevice for MockDevice {
         let len = state.memory.frame_len(frame).unwrap_or(0);
         let call = Call::with_len(DeviceOp::ReleaseFrame, len);
         self.account.call(call.op);
+        let unfixed = state.unfix(frame, len);
+        state.check(call, unfixed)?;
         let now = state.streams.now();
         let released = state.memory.release(frame, now);
         state.check(call, released)?;
@@ -217,17 +242,18 @@ impl VirtualMemoryDevice for MockDevice {
         let call = Call::on(DeviceOp::SetAccess, range);
         self.account.call(call.op);
         self.needs_remapping(call)?;
-        if !peers.is_empty() && !self.properties.capabilities.peers {
-            return Err(call.error(DeviceErrorKind::NotSupported, "this device has no peers"));
+        if peers.iter().any(|peer| !self.peers.contains(peer)) {
+            return Err(call.error(DeviceErrorKind::NotSupported, "no such peer"));
         }
         let mut state = self.state.lock();
         let whole = state.whole_granules(range).and_then(|()| state.memory.whole(range));
         let covered = state.check(call, whole)?;
-        let curve = if peers.is_empty() { &self.cost.set_access } else { &self.cost.peer_access };
-        self.charge_slow(call.op, covered.iter().map(|(_, len)| curve.at(*len)).sum());
-        for (addr, _) in covered {
-            state.memory.grant_access(addr);
+        let mut cost = 0;
+        for (addr, len) in covered {
+            let new = state.memory.grant_access(addr, peers);
+            cost += self.cost.set_access.at(len) + new * self.cost.peer_access.at(len);
         }
+        self.charge_slow(call.op, cost);
         Ok(())
     }
 

@@ -27,6 +27,7 @@ pub struct FaultyCall {
     pub units: u64,
 }
 
+type Hook = Box<dyn FnOnce() + Send>;
 type Predicate = Box<dyn Fn(&FaultyCall) -> Option<DeviceErrorKind> + Send>;
 
 enum Rule {
@@ -68,11 +69,12 @@ impl Rule {
 #[derive(Default)]
 struct Plan {
     rules: Vec<Rule>,
+    hook: Option<(DeviceOp, Hook)>,
     calls: [u64; DeviceOp::ALL.len()],
     units: [u64; DeviceOp::ALL.len()],
     faults: u64,
     log: Option<Vec<FaultyCall>>,
-    frames: HashMap<FrameHandle, FrameKind>,
+    frames: HashMap<FrameHandle, (FrameKind, u64)>,
     /// Kinds of mapped frames, by address.
     mapped: BTreeMap<u64, FrameKind>,
 }
@@ -132,6 +134,12 @@ impl<D> Faulty<D> {
         self.plan.lock().rules.push(Rule::When(Box::new(predicate)));
     }
 
+    /// Runs `hook` once, before the next call of `op` and without any lock: what another thread might
+    /// do at that moment. It may call the device.
+    pub fn once_before(&self, op: DeviceOp, hook: impl FnOnce() + Send + 'static) {
+        self.plan.lock().hook = Some((op, Box::new(hook)));
+    }
+
     /// No more faults. Counters stay.
     pub fn clear(&self) {
         self.plan.lock().rules.clear();
@@ -146,6 +154,16 @@ impl<D> Faulty<D> {
     /// what [`Faulty::fail`] counts.
     pub fn units(&self, op: DeviceOp) -> u64 {
         self.plan.lock().units[op as usize]
+    }
+
+    /// Bytes of the frames that were made through here and are not released.
+    pub fn frame_bytes(&self) -> u64 {
+        self.plan.lock().frames.values().map(|(_, len)| len).sum()
+    }
+
+    /// Forgets those frames: for tests that pretend that the driver was lost with all it had.
+    pub fn forget_frames(&self) {
+        self.plan.lock().frames.clear();
     }
 
     /// How many calls were made to fail.
@@ -170,6 +188,10 @@ impl<D> Faulty<D> {
 
     fn pass(&self, call: FaultyCall) -> DeviceResult<()> {
         let FaultyCall { op, addr, len, .. } = call;
+        let hook = self.plan.lock().hook.take_if(|(before, _)| *before == op);
+        if let Some((_, hook)) = hook {
+            hook();
+        }
         let mut plan = self.plan.lock();
         plan.calls[op as usize] += 1;
         plan.units[op as usize] += call.units;
@@ -236,22 +258,28 @@ impl<D: VirtualMemoryDevice> VirtualMemoryDevice for Faulty<D> {
         let (op, addr) = (DeviceOp::MakeFrame, DeviceAddr(0));
         self.pass(FaultyCall { op, kind: Some(kind), addr, len, units: 1 })?;
         let frame = self.device.make_frame(len, kind)?;
-        self.plan.lock().frames.insert(frame, kind);
+        self.plan.lock().frames.insert(frame, (kind, len));
         Ok(frame)
     }
 
+    fn fixed_addr(&self, frame: FrameHandle) -> Option<DeviceAddr> {
+        self.device.fixed_addr(frame)
+    }
+
     fn release_frame(&self, frame: FrameHandle) -> DeviceResult<()> {
-        let kind = self.plan.lock().frames.get(&frame).copied();
+        let kind = self.plan.lock().frames.get(&frame).map(|(kind, _)| *kind);
         let (op, addr) = (DeviceOp::ReleaseFrame, DeviceAddr(0));
         self.pass(FaultyCall { op, kind, addr, len: 0, units: 1 })?;
-        self.device.release_frame(frame)?;
-        self.plan.lock().frames.remove(&frame);
-        Ok(())
+        // Before the call: from then on another thread may be given the same handle.
+        let noted = self.plan.lock().frames.remove(&frame);
+        self.device.release_frame(frame).inspect_err(|_| {
+            self.plan.lock().frames.extend(noted.map(|noted| (frame, noted)));
+        })
     }
 
     fn map(&self, batch: &[Mapping], after: &[Fence]) -> DeviceResult<Fence> {
         let first = batch.first();
-        let kind = first.and_then(|m| self.plan.lock().frames.get(&m.frame).copied());
+        let kind = first.and_then(|m| self.plan.lock().frames.get(&m.frame).map(|(kind, _)| *kind));
         self.pass(FaultyCall {
             op: DeviceOp::Map,
             kind,
@@ -262,7 +290,7 @@ impl<D: VirtualMemoryDevice> VirtualMemoryDevice for Faulty<D> {
         let fence = self.device.map(batch, after)?;
         let mut plan = self.plan.lock();
         for mapping in batch {
-            let kind = plan.frames.get(&mapping.frame).copied().unwrap_or_default();
+            let kind = plan.frames.get(&mapping.frame).map(|(kind, _)| *kind).unwrap_or_default();
             plan.mapped.insert(mapping.range.addr.0, kind);
         }
         Ok(fence)

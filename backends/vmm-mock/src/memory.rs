@@ -6,7 +6,7 @@ use crate::stream::{BIND_STREAM, Streams};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use vmm_core::device::{AddrRange, FrameKind, Mapping, MemoryInfo};
-use vmm_core::units::{DeviceAddr, FrameHandle, StreamId};
+use vmm_core::units::{DeviceAddr, DeviceOrdinal, FrameHandle, StreamId};
 
 /// The sentence that says what was wrong.
 type Checked<T> = Result<T, &'static str>;
@@ -56,6 +56,8 @@ struct Frame {
     len: u64,
     kind: FrameKind,
     mappings: u32,
+    /// Its one address, on a device that cannot map.
+    fixed: Option<DeviceAddr>,
     /// When its last unbind is done, in logical nanoseconds.
     unbound_at: u64,
     bytes: Bytes,
@@ -75,6 +77,8 @@ struct Mapped {
     len: u64,
     frame: FrameHandle,
     access: bool,
+    /// Other devices that have access.
+    peers: Vec<DeviceOrdinal>,
     /// What made the mapping; `None` if it existed at once.
     bind: Option<Bind>,
 }
@@ -126,7 +130,8 @@ impl Memory {
         let handle = FrameHandle(self.next_handle);
         self.next_handle += 1;
         let bytes = Bytes::poisoned(len);
-        let frame = Frame { len, kind, mappings: 0, unbound_at: 0, bytes, uses: Vec::new() };
+        let frame =
+            Frame { len, kind, mappings: 0, fixed: None, unbound_at: 0, bytes, uses: Vec::new() };
         self.frames.insert(handle, frame);
         Some(handle)
     }
@@ -166,9 +171,23 @@ impl Memory {
             return Err("the frame is mapped already, and this device has no aliases");
         }
         frame.mappings += 1;
-        self.mappings
-            .insert(addr.0, Mapped { len, frame: mapping.frame, access: false, bind: None });
+        let (access, peers, bind) = (false, Vec::new(), None);
+        self.mappings.insert(addr.0, Mapped { len, frame: mapping.frame, access, peers, bind });
         Ok(())
+    }
+
+    /// Gives a new frame its one address, where it is usable at once.
+    pub(crate) fn fix(&mut self, handle: FrameHandle, addr: DeviceAddr) -> Checked<()> {
+        let len = self.frame_len(handle).ok_or("no such frame")?;
+        self.map(&Mapping { range: AddrRange { addr, len }, frame: handle }, false)?;
+        self.grant_access(addr, &[]);
+        self.frames.get_mut(&handle).expect("mapped just now").fixed = Some(addr);
+        Ok(())
+    }
+
+    /// The one address of a frame that lives and has one.
+    pub(crate) fn fixed(&self, handle: FrameHandle) -> Option<DeviceAddr> {
+        self.frames.get(&handle)?.fixed
     }
 
     /// Says that the mapping at `addr` exists only once a queued bind is done.
@@ -212,8 +231,29 @@ impl Memory {
         Err("a part of the range is not mapped")
     }
 
-    pub(crate) fn grant_access(&mut self, addr: DeviceAddr) {
-        self.mappings.get_mut(&addr.0).expect("checked to be mapped").access = true;
+    /// Gives this device and peers access to a mapping. Says to how many peers that is new.
+    pub(crate) fn grant_access(&mut self, addr: DeviceAddr, peers: &[DeviceOrdinal]) -> u64 {
+        let mapped = self.mappings.get_mut(&addr.0).expect("checked to be mapped");
+        mapped.access = true;
+        let before = mapped.peers.len();
+        for peer in peers {
+            if !mapped.peers.contains(peer) {
+                mapped.peers.push(*peer);
+            }
+        }
+        (mapped.peers.len() - before) as u64
+    }
+
+    /// Whether a peer can use every byte of the range.
+    pub(crate) fn peer_has_access(&self, range: AddrRange, peer: DeviceOrdinal) -> bool {
+        let mut next = range.addr.0;
+        let first = self.mappings.range(..=next).next_back().map_or(next, |(base, _)| *base);
+        for (base, mapped) in self.mappings.range(first..range.addr.0.saturating_add(range.len)) {
+            if *base <= next && next < base + mapped.len && mapped.peers.contains(&peer) {
+                next = base + mapped.len;
+            }
+        }
+        next >= range.addr.0.saturating_add(range.len)
     }
 
     /// Whether queued work that uses the mapping at `addr` has not ended and does not come before

@@ -2,13 +2,15 @@
 
 use crate::cost::CostModel;
 use vmm_core::device::{Capabilities, FrameKind};
+use vmm_core::units::DeviceOrdinal;
 
 /// Gibibyte, in bytes.
 const GIB: u64 = 1 << 30;
 /// Tebibyte, in bytes.
 const TIB: u64 = 1 << 40;
 
-/// What a [`crate::MockDevice`] is to be like. The default is an H200 with 16 GiB.
+/// What a [`crate::MockDevice`] is to be like. The default is an H200 with 16 GiB, the first
+/// of eight cards.
 #[derive(Clone, Debug)]
 pub struct MockOptions {
     /// For people.
@@ -25,6 +27,8 @@ pub struct MockOptions {
     pub address_space: u64,
     /// What the device can do.
     pub capabilities: Capabilities,
+    /// Other devices that can be given access, by ordinal. None without that capability.
+    pub peers: Vec<DeviceOrdinal>,
     /// What its driver calls cost.
     pub cost: CostModel,
     /// See [`crate::MockDevice::set_lag`], in nanoseconds.
@@ -52,6 +56,7 @@ impl Default for MockOptions {
                 peers: true,
                 capture: true,
             },
+            peers: (1..8).map(DeviceOrdinal).collect(),
             cost: CostModel::h200(),
             lag: 0,
         }
@@ -81,24 +86,38 @@ impl MockOptions {
                 peers: false,
                 capture: false,
             },
+            peers: Vec::new(),
             ..Self::default()
         }
     }
 
-    /// A device that can only allocate: nothing can be mapped.
+    /// A device that can only allocate, in the manner of CUDA's `cuMemAlloc` and `cuMemFree`: a frame
+    /// has one address, nothing can be mapped, and a release waits for all work of the device.
     #[must_use]
     pub fn without_remapping() -> Self {
-        let mut options = Self::default();
-        options.capabilities.remapping = false;
-        options.capabilities.aliases = false;
-        options
+        let options = Self::default();
+        Self {
+            other_granules: vec![(FrameKind::Host, options.granule)],
+            capabilities: Capabilities {
+                remapping: false,
+                aliases: false,
+                peers: false,
+                ..options.capabilities
+            },
+            peers: Vec::new(),
+            cost: CostModel::h200_without_remapping(),
+            ..options
+        }
     }
 
     /// A device on which a frame has one mapping at most.
     #[must_use]
     pub fn without_aliases() -> Self {
-        let mut options = Self::default();
-        options.capabilities.aliases = false;
-        options
+        let options = Self::default();
+        Self {
+            capabilities: Capabilities { aliases: false, peers: false, ..options.capabilities },
+            peers: Vec::new(),
+            ..options
+        }
     }
 }

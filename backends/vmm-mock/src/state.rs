@@ -8,7 +8,7 @@ use crate::order::Before;
 use crate::stream::{BIND_STREAM, FenceState, Streams};
 use crate::work::{Effect, Work};
 use vmm_core::device::{AddrRange, DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, Mapping};
-use vmm_core::units::{DeviceAddr, Fence, StreamId};
+use vmm_core::units::{DeviceAddr, Fence, FrameHandle, StreamId};
 
 /// How long a queued bind takes, in nanoseconds: one page, as measured on NVIDIA's Vulkan driver.
 const BIND_NANOS: u64 = 150_000;
@@ -94,6 +94,9 @@ impl State {
         }
         if stream == BIND_STREAM {
             return self.refuse(call, "the stream belongs to the device");
+        }
+        if self.streams.is_unknown(stream) {
+            return self.refuse(call, "there is no such stream");
         }
         Ok(())
     }
@@ -186,6 +189,36 @@ impl State {
             return Err("the range is not reserved");
         }
         self.memory.map(mapping, self.aliases)
+    }
+
+    /// Gives a new frame of a device that cannot map its one address.
+    pub(crate) fn fix(&mut self, frame: FrameHandle, len: u64) -> Result<(), &'static str> {
+        let fixed = match self.addresses.reserve(len, self.granule) {
+            Some(addr) => self.memory.fix(frame, addr),
+            None => Err("no addresses are left"),
+        };
+        if fixed.is_err() {
+            self.memory.release(frame, self.streams.now())?;
+        }
+        fixed
+    }
+
+    /// Takes a frame's one address away before it is released, if it has one, and waits for all work
+    /// of the device, as `cuMemFree` does.
+    pub(crate) fn unfix(&mut self, frame: FrameHandle, len: u64) -> Result<(), &'static str> {
+        let Some(addr) = self.memory.fixed(frame) else { return Ok(()) };
+        let now = self.streams.now();
+        if self.memory.is_used(addr, now, &Before::default()) {
+            return Err("queued work still uses the frame");
+        }
+        let end = self.streams.end_of_all();
+        if end > now {
+            self.waits.count += 1;
+            self.waits.nanos += end - now;
+            self.advance_to(end);
+        }
+        self.memory.unmap(addr, 0);
+        self.addresses.release(AddrRange { addr, len }, end)
     }
 
     /// The mappings that a batch of ranges covers, each once, if they may be unmapped by a bind that

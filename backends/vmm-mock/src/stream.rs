@@ -122,6 +122,11 @@ impl Streams {
         self.by_id.get(&id).is_some_and(|stream| stream.destroyed)
     }
 
+    /// Whether streams are made here, and this one was neither made nor used before the first was.
+    pub(crate) fn is_unknown(&self, id: StreamId) -> bool {
+        self.next_made > FIRST_MADE && !self.by_id.contains_key(&id)
+    }
+
     pub(crate) fn is_capturing(&self, id: StreamId) -> bool {
         self.by_id.get(&id).is_some_and(|stream| stream.capturing)
     }

@@ -30,8 +30,13 @@ fn the_default_mock_is_ruled_out_of_little() {
     let report = run_all(MockHarness::default);
     let expected = [
         ("a_missing_kind_is_not_supported", Need::MissingKind),
+        ("a_plain_frame_has_one_address", Need::NoRemapping),
+        ("plain_frames_cannot_be_mapped", Need::NoRemapping),
+        ("release_frame_refuses_plain_frames_in_use", Need::NoRemapping),
         ("binds_wait_for_their_fences", Need::QueuedBinds),
-        ("a_device_without_remapping_is_not_supported", Need::NoRemapping),
+        ("plain_frames_are_shared", Need::NoRemapping),
+        ("idle_plain_frames_make_room", Need::NoRemapping),
+        ("plain_memory_goes_when_it_is_not_needed", Need::NoRemapping),
     ];
     assert_eq!(report.ruled_out(), expected, "{report}");
     assert!(MockHarness::default().abilities().strict);

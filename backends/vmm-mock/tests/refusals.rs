@@ -292,7 +292,9 @@ fn destroyed_streams() {
     s.refused(DeviceOp::Fill, "destroyed", |d| d.fill(s.big.range.addr, 0, 1, stream));
     assert!(s.device.wait(fence, Duration::ZERO).unwrap(), "its fences outlive it");
     assert_eq!(s.device.reached(stream).unwrap(), fence.value);
-    s.device.stream_wait(S, fence).unwrap();
+    let other = s.device.make_stream();
+    s.device.stream_wait(other, fence).unwrap();
+    s.refused(DeviceOp::Record, "no such stream", |d| d.record(StreamId(7_777)));
     s.refused(DeviceOp::Record, "belongs", |d| d.record(BIND_STREAM));
 }
 
@@ -333,9 +335,62 @@ fn a_device_that_cannot_map_says_so() {
         device.map(&[], &[]).unwrap_err().kind,
         device.unmap(&[], &[]).unwrap_err().kind,
         device.set_access(range, &[]).unwrap_err().kind,
+        device.free_region(range.addr, g).unwrap_err().kind,
     ];
-    assert_eq!(kinds, [DeviceErrorKind::NotSupported; 4]);
+    assert_eq!(kinds, [DeviceErrorKind::NotSupported; 5]);
     assert_eq!(device.violations(), [], "not a broken rule");
+}
+
+#[test]
+fn a_plain_frame_goes_when_the_whole_device_is_done() {
+    let device = MockDevice::new(MockOptions::without_remapping());
+    let len = device.properties().granule;
+    let [used, idle] = [0; 2].map(|_| device.make_frame(len, FrameKind::Device).unwrap());
+    let addr = device.fixed_addr(used).unwrap();
+    device.launch(S, 1_000, &[Access::write(AddrRange { addr, len }, 1)]).unwrap();
+    let error = device.release_frame(used).unwrap_err();
+    assert_eq!((error.kind, error.op), (DeviceErrorKind::Illegal, DeviceOp::ReleaseFrame));
+    assert_eq!(device.now(), 0, "a refusal does not wait");
+    // The other one is idle, and its release waits all the same.
+    device.release_frame(idle).unwrap();
+    assert_eq!((device.now(), device.waits().count, device.waits().nanos), (1_000, 1, 1_000));
+    device.release_frame(used).unwrap();
+    assert_eq!(device.waits().count, 1);
+    assert!(device.release_frame(used).is_err());
+    assert_eq!(device.fixed_addr(used), None);
+    assert!(device.fill(addr, 0, 1, S).is_err(), "its address is gone");
+    assert!(device.leftovers().is_empty());
+}
+
+#[test]
+fn use_by_peers() {
+    let s = Scene::new();
+    let (peer, other) = (DeviceOrdinal(1), DeviceOrdinal(2));
+    let range = s.big.range;
+    let part = AddrRange { len: range.len + 1, ..range };
+    let by = |who, range| move |d: &MockDevice| d.launch_as_peer(who, S, 1, &[Access::read(range)]);
+    s.refused(DeviceOp::Copy, "by a peer without access", by(peer, range));
+    s.device.set_access(range, &[peer]).unwrap();
+    by(peer, range)(&s.device).unwrap();
+    s.refused(DeviceOp::Copy, "by a peer without access", by(other, range));
+    s.refused(DeviceOp::Copy, "by a peer without access", by(peer, part));
+    s.refused(DeviceOp::Copy, "by a peer without access", |d| {
+        d.launch_read_as_peer(other, S, 1, range)
+    });
+    // Each peer costs once for each mapping.
+    let cost = || s.device.cost().of(DeviceOp::SetAccess).nanos;
+    let before = cost();
+    s.device.set_access(range, &[peer, other]).unwrap();
+    let with_one_more = cost() - before;
+    s.device.set_access(range, &[peer, other]).unwrap();
+    let with_none = cost() - before - with_one_more;
+    assert!(with_one_more > 10 * with_none, "{with_one_more} and {with_none}");
+    // A mapping that is gone has taken its access with it.
+    s.device.finish_all();
+    s.device.unmap(&[range], &[]).unwrap();
+    s.device.map(&[s.big], &[]).unwrap();
+    s.device.set_access(range, &[]).unwrap();
+    assert!(!s.device.peer_has_access(peer, range));
 }
 
 mod queued_binds {

@@ -66,6 +66,7 @@ pub(super) fn a_reservation_can_be_too_large<H: Harness>(h: &H) -> CaseResult {
 pub(super) fn free_region_takes_whole_empty_regions_only<H: Harness>(h: &H) -> CaseResult {
     let s = Scene::new(h);
     s.need(Need::Strict)?;
+    s.need(Need::Remapping)?;
     let mapping = s.usable(2)?;
     let (base, len) = (mapping.range.addr, mapping.range.len);
     s.refused("with a mapping", s.device.free_region(base, len))?;

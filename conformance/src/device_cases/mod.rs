@@ -7,6 +7,7 @@ mod captures;
 mod fences;
 mod frames;
 mod maps;
+mod plain;
 mod transfers;
 mod unmaps;
 
@@ -26,6 +27,11 @@ macro_rules! with_device_cases {
             a_missing_kind_is_not_supported
             release_frame_refuses_dead_and_mapped_frames
             fresh_frames_can_be_made_again_and_again
+
+            a_frame_has_no_address_before_it_is_mapped
+            a_plain_frame_has_one_address
+            plain_frames_cannot_be_mapped
+            release_frame_refuses_plain_frames_in_use
 
             reservations_are_aligned
             reservations_never_overlap
@@ -56,6 +62,8 @@ macro_rules! with_device_cases {
             set_access_refuses_parts_and_gaps
             access_stays_when_more_is_granted
             set_access_is_all_or_nothing
+            a_peer_uses_what_it_was_given
+            peers_that_cannot_be_are_not_supported
 
             record_values_rise
             reached_never_falls
@@ -93,6 +101,6 @@ macro_rules! table_of_cases {
 #[must_use]
 pub fn all<H: Harness>() -> Vec<Case<H>> {
     use self::{access::*, addresses::*, binds::*, captures::*, fences::*, frames::*};
-    use self::{maps::*, transfers::*, unmaps::*};
+    use self::{maps::*, plain::*, transfers::*, unmaps::*};
     with_device_cases!(table_of_cases, H)
 }

@@ -106,7 +106,8 @@ pub(super) fn idle_memory_leaves_after_its_time<H: Harness>(h: &H) -> CaseResult
     maintain::<H>(&pool)?;
     let early = pool.stats().reserved_bytes;
     ensure!(early >= 16 * s.page, "memory went within its time: {early} bytes are left");
-    for _ in 0..4 {
+    // A window of time each to notice, to unmap and, where that takes the device some time, to release.
+    for _ in 0..6 {
         h.synchronize()?;
         seconds.fetch_add(11, Ordering::Relaxed);
         maintain::<H>(&pool)?;
@@ -122,6 +123,8 @@ pub(super) fn idle_memory_leaves_after_its_time<H: Harness>(h: &H) -> CaseResult
 /// Steps that the user runs: what they touch is out of reach, and all is well in between.
 pub(super) fn steps_can_be_run_by_hand<H: Harness>(h: &H) -> CaseResult {
     let s = PoolScene::new(h)?;
+    // Frames are made ahead of need only where they can move later.
+    s.device.need(Need::Remapping)?;
     let stream = s.stream()?;
     let pool = s.limited(16 * s.page, CrossStream::WaitOnDevice)?;
     let mut leases = Vec::new();
@@ -159,6 +162,7 @@ pub(super) fn steps_can_be_run_by_hand<H: Harness>(h: &H) -> CaseResult {
 pub(super) fn a_miss_waits_for_a_step_of_another_thread<H: Harness>(h: &H) -> CaseResult {
     let s = PoolScene::new(h)?;
     s.device.need(Need::Strict)?;
+    s.device.need(Need::Remapping)?;
     let stream = s.stream()?;
     let pool = s.limited(8 * s.page, CrossStream::WaitOnDevice)?;
     let Some(step) = pool.begin_step() else {

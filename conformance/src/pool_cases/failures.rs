@@ -3,12 +3,10 @@
 use super::scene::{FaultyPool, MIB, PoolScene, maintain, take, whole};
 use crate::harness::{Harness, Use};
 use crate::outcome::{CaseResult, Need, Stop, ensure, ensure_eq};
-use crate::scene::Scene;
-use std::sync::Arc;
 use std::time::Duration;
 use vmm_core::device::{DeviceErrorKind, DeviceOp, FrameKind};
 use vmm_core::units::StreamId;
-use vmm_core::{AllocError, Clock, CrossStream, Pool, PoolError, PoolOptions};
+use vmm_core::{AllocError, Clock, CrossStream, PoolError, PoolOptions};
 
 /// Errors that any call may end with, as far as a pool is concerned.
 const KINDS: [DeviceErrorKind; 3] =
@@ -19,15 +17,18 @@ pub(super) fn a_failed_growth_is_undone<H: Harness>(h: &H) -> CaseResult {
     let s = PoolScene::new(h)?;
     let stream = s.stream()?;
     let grow = |pool: &FaultyPool<H>| take::<H>(pool, 5 * s.page, stream);
-    let count = {
+    let ops = [DeviceOp::Map, DeviceOp::MakeFrame, DeviceOp::SetAccess];
+    let counts = {
         let pool = s.limited(16 * s.page, CrossStream::WaitOnDevice)?;
-        let before = s.faulty.units(DeviceOp::Map);
+        let before = ops.map(|op| s.faulty.units(op));
         grow(&pool)?;
-        s.faulty.units(DeviceOp::Map) - before
+        let mut counts = ops.map(|op| s.faulty.units(op));
+        counts.iter_mut().zip(before).for_each(|(count, before)| *count -= before);
+        counts
     };
-    let maps = (1..=count).map(|k| (DeviceOp::Map, k));
-    let frames = (1..=count).map(|k| (DeviceOp::MakeFrame, k));
-    for (op, k) in maps.chain(frames).chain([(DeviceOp::SetAccess, 1)]) {
+    ensure!(counts[1] > 0, "no frame was made");
+    let each = ops.into_iter().zip(counts);
+    for (op, k) in each.flat_map(|(op, count)| (1..=count).map(move |k| (op, k))) {
         let pool = s.limited(16 * s.page, CrossStream::WaitOnDevice)?;
         let kept = take::<H>(&pool, s.page, stream)?;
         s.write(&kept, stream, 1)?;
@@ -54,6 +55,38 @@ pub(super) fn a_failed_growth_is_undone<H: Harness>(h: &H) -> CaseResult {
     s.close()
 }
 
+/// A growth fails and cannot be unmapped: its addresses are mapped and of no use to anybody.
+pub(super) fn what_could_not_be_undone_is_not_used<H: Harness>(h: &H) -> CaseResult {
+    let s = PoolScene::new(h)?;
+    s.device.need(Need::Aliases)?;
+    let stream = s.stream()?;
+    let pool = s.limited(8 * s.page, CrossStream::WaitOnDevice)?;
+    // Every other page is free, so that a long lease needs a move.
+    let mut kept = Vec::new();
+    let pieces = [0; 8].map(|_| take::<H>(&pool, s.page, stream));
+    for (i, piece) in pieces.into_iter().enumerate() {
+        kept.extend((i % 2 == 0).then_some(piece?));
+    }
+    s.faulty.fail(DeviceOp::SetAccess, 1, DeviceErrorKind::Failed);
+    s.faulty.fail(DeviceOp::Unmap, 1, DeviceErrorKind::Failed);
+    ensure!(take::<H>(&pool, 4 * s.page, stream).is_err(), "no access was given");
+    s.faulty.clear();
+    s.audit(&pool)?;
+    for byte in 0..3 {
+        let long = take::<H>(&pool, 4 * s.page, stream)?;
+        s.write(&long, stream, byte)?;
+        s.expect(&long, stream, byte)?;
+        drop(long);
+        let pieces = [0; 4].map(|_| take::<H>(&pool, s.page, stream));
+        for piece in pieces {
+            s.write(&piece?, stream, byte)?;
+        }
+    }
+    drop(kept);
+    drop(pool);
+    s.close()
+}
+
 /// Something of everything that a pool does. Errors are the caller's affair.
 fn script<H: Harness>(
     s: &PoolScene<'_, H>,
@@ -61,6 +94,7 @@ fn script<H: Harness>(
     first: StreamId,
     second: StreamId,
 ) -> Result<(), Stop> {
+    let brief = s.stream()?;
     let mut errors = Vec::new();
     let mut kept = Vec::new();
     let mut allocate = |len, stream, byte: u8, keep: bool| -> Result<(), Stop> {
@@ -95,7 +129,8 @@ fn script<H: Harness>(
     let _ = pool.trim(6 * page);
     pool.validate();
     allocate(8 * page, second, 7, false)?;
-    let _ = pool.forget_stream(StreamId(7_777));
+    allocate(page, brief, 9, false)?;
+    let _ = pool.forget_stream(brief);
     let _ = pool.trim_and_wait(0);
     pool.validate();
     allocate(3 * page, first, 8, true)?;
@@ -218,6 +253,7 @@ pub(super) fn a_refused_kind_of_frame_falls_back<H: Harness>(h: &H) -> CaseResul
 /// The forks of llama.cpp
 pub(super) fn a_busy_device_is_asked_again<H: Harness>(h: &H) -> CaseResult {
     let s = PoolScene::new(h)?;
+    s.device.need(Need::Remapping)?;
     let stream = s.stream()?;
     let pool = s.limited(16 * s.page, CrossStream::WaitOnDevice)?;
     for k in 1..=3 {
@@ -247,6 +283,7 @@ pub(super) fn a_busy_device_is_asked_again<H: Harness>(h: &H) -> CaseResult {
 /// llama.cpp#4680
 pub(super) fn large_reservations_may_be_refused<H: Harness>(h: &H) -> CaseResult {
     let s = PoolScene::new(h)?;
+    s.device.need(Need::Remapping)?;
     let stream = s.stream()?;
     s.faulty.fail_when(|call| {
         let large = call.op == DeviceOp::Reserve && call.len > 256 * MIB;
@@ -293,20 +330,11 @@ pub(super) fn many_streams_share_the_addresses<H: Harness>(h: &H) -> CaseResult 
         leases.push(take::<H>(&pool, 4 << 10, s.stream()?)?);
     }
     let stats = pool.stats();
+    // Plain frames bring their addresses with them.
+    let start = if stats.remapping { start } else { stats.reserved_bytes };
     ensure_eq!(stats.address_bytes, start, "addresses for 200 streams");
     ensure!(stats.reserved_bytes <= 4 * s.page, "{} bytes for 200 leases", stats.reserved_bytes);
     drop(leases);
     drop(pool);
-    s.close()
-}
-
-/// vkd3d-proton#2262
-pub(super) fn a_device_without_remapping_is_not_supported<H: Harness>(h: &H) -> CaseResult {
-    let s = Scene::new(h);
-    s.need(Need::NoRemapping)?;
-    match Pool::new(Arc::clone(h.device()), PoolOptions::default()) {
-        Err(PoolError::NotSupported { .. }) => {}
-        other => return Err(Stop::Failed(format!("a pool on plain allocations: {other:?}"))),
-    }
     s.close()
 }

@@ -80,7 +80,7 @@ pub(super) fn another_stream_takes_retired_memory_without_a_host_wait<H: Harness
 ) -> CaseResult {
     let s = PoolScene::new(h)?;
     s.device.need(Need::Occupy)?;
-    s.device.need(Need::Aliases)?;
+    s.need_no_unmap()?;
     let pool = s.limited(2 * s.page, CrossStream::WaitOnDevice)?;
     let graph = run_graph(&s, &pool)?;
     let other = s.stream()?;

@@ -76,6 +76,7 @@ pub(super) fn a_lost_device_lets_everything_be_dropped<H: Harness>(h: &H) -> Cas
     ensure_eq!(h.leftovers(), before, "what lives on a device that is lost");
     // Only the simulated driver lives on; the real one would have released all of this.
     h.forget_leftovers()?;
+    s.faulty.forget_frames();
     s.close()
 }
 

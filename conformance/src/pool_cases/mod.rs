@@ -6,6 +6,8 @@ mod failures;
 mod graph;
 mod lifetime;
 mod limits;
+mod peers;
+mod plain;
 mod random;
 mod reuse;
 mod scene;
@@ -46,13 +48,13 @@ macro_rules! with_pool_cases {
             memory_that_others_take_is_out_of_memory
 
             a_failed_growth_is_undone
+            what_could_not_be_undone_is_not_used
             every_device_call_may_fail_once
             every_device_call_may_fail_for_good
             a_refused_kind_of_frame_falls_back
             a_busy_device_is_asked_again
             large_reservations_may_be_refused
             many_streams_share_the_addresses
-            a_device_without_remapping_is_not_supported
 
             a_capture_can_run_out_of_memory
             a_release_during_a_capture_asks_nothing
@@ -73,6 +75,23 @@ macro_rules! with_pool_cases {
             steps_can_be_run_by_hand
             a_miss_waits_for_a_step_of_another_thread
 
+            peers_of_the_options_use_all_memory
+            a_peer_that_is_added_uses_all_memory
+            memory_keeps_its_peers_when_it_moves
+            a_lease_can_be_shared_with_peers
+            shared_frames_move_last
+            a_refused_grant_changes_nothing
+            a_growth_under_way_does_not_miss_a_new_peer
+            a_mapping_stays_while_a_peer_is_let_in
+            peers_can_be_added_at_any_moment
+            a_capture_does_not_keep_peers_away
+            peers_that_cannot_be_are_refused
+
+            a_pool_without_remapping_says_so
+            plain_frames_are_shared
+            idle_plain_frames_make_room
+            plain_memory_goes_when_it_is_not_needed
+
             no_two_leases_overlap_and_all_keep_their_bytes
             threads_share_a_pool
         }
@@ -83,6 +102,6 @@ macro_rules! with_pool_cases {
 #[must_use]
 pub fn all<H: Harness>() -> Vec<Case<H>> {
     use self::{accounts::*, captures::*, failures::*, graph::*, lifetime::*, limits::*};
-    use self::{random::*, reuse::*, sizes::*};
+    use self::{peers::*, plain::*, random::*, reuse::*, sizes::*};
     with_pool_cases!(table_of_cases, H)
 }

@@ -218,11 +218,11 @@ pub(super) fn no_two_leases_overlap_and_all_keep_their_bytes<H: Harness>(h: &H) 
             let (refusals, complaints) = (h.refusals(), h.complaints());
             ensure_eq!(refusals, 0, "calls refused in step {step} with {cross_stream:?}");
             ensure!(complaints.is_empty(), "step {step}, {cross_stream:?}: {complaints:?}");
-            ensure!(s.taken()? <= limit, "the limit was passed in step {step}");
+            ensure!(s.taken() <= limit, "the limit was passed in step {step}");
         }
         let stats = model.pool.stats();
         ensure!(model.misses > 0, "the limit was never met: {stats:?}");
-        ensure!(stats.frames_moved > 0, "no frame ever moved: {stats:?}");
+        ensure!(stats.frames_moved > 0 || !stats.remapping, "no frame ever moved: {stats:?}");
         model.held.clear();
         h.synchronize()?;
         maintain::<H>(&model.pool)?;

@@ -31,7 +31,7 @@ pub(super) fn a_miss_waits_and_searches_again<H: Harness>(h: &H) -> CaseResult {
 /// pytorch#147168
 pub(super) fn memory_stays_bounded_without_synchronisation<H: Harness>(h: &H) -> CaseResult {
     let s = PoolScene::new(h)?;
-    s.device.need(Need::Aliases)?;
+    s.need_no_unmap()?;
     let (first, second) = (s.stream()?, s.stream()?);
     let mut options = s.options(0);
     options.limit = None;
@@ -79,7 +79,7 @@ pub(super) fn memory_whose_work_is_over_is_found_without_a_wait<H: Harness>(h: &
 /// rmm#2489
 pub(super) fn merged_neighbours_keep_the_later_fence<H: Harness>(h: &H) -> CaseResult {
     let s = PoolScene::new(h)?;
-    s.device.need(Need::Aliases)?;
+    s.need_no_unmap()?;
     let (a, b, c) = (s.stream()?, s.stream()?, s.stream()?);
     let pool = s.limited(4 * s.page, CrossStream::WaitOnDevice)?;
     let parts = [0, 1, 2, 3].map(|_| take::<H>(&pool, s.page, a));
@@ -107,6 +107,8 @@ pub(super) fn merged_neighbours_keep_the_later_fence<H: Harness>(h: &H) -> CaseR
 pub(super) fn one_slow_stream_does_not_hold_up_the_others<H: Harness>(h: &H) -> CaseResult {
     let s = PoolScene::new(h)?;
     s.device.need(Need::Occupy)?;
+    // A release of a plain frame may wait for all work, and so for what is held up here.
+    s.device.need(Need::Remapping)?;
     let (slow, quick, taker) = (s.stream()?, s.stream()?, s.stream()?);
     let pool = s.limited(8 * s.page, CrossStream::WhenReached)?;
     // The first to be released is the last to be done.
@@ -137,6 +139,7 @@ pub(super) fn one_slow_stream_does_not_hold_up_the_others<H: Harness>(h: &H) -> 
 /// pytorch#35901
 pub(super) fn big_leases_fit_after_small_ones<H: Harness>(h: &H) -> CaseResult {
     let s = PoolScene::new(h)?;
+    s.device.need(Need::Remapping)?;
     let stream = s.stream()?;
     let pool = s.limited(60 * s.page, CrossStream::WaitOnDevice)?;
     let big = take::<H>(&pool, 40 * s.page, stream)?;
@@ -225,6 +228,7 @@ pub(super) fn released_short_leases_pin_no_frame<H: Harness>(h: &H) -> CaseResul
 /// Frames move to a new address while work at their old one is still queued.
 pub(super) fn moved_frames_carry_no_work_with_them<H: Harness>(h: &H) -> CaseResult {
     let s = PoolScene::new(h)?;
+    s.device.need(Need::Remapping)?;
     let stream = s.stream()?;
     let pool = s.limited(8 * s.page, CrossStream::WaitOnDevice)?;
     for round in 0..6_u8 {
@@ -266,6 +270,8 @@ pub(super) fn moved_frames_carry_no_work_with_them<H: Harness>(h: &H) -> CaseRes
 pub(super) fn trimming_releases_what_is_idle_and_nothing_else<H: Harness>(h: &H) -> CaseResult {
     let s = PoolScene::new(h)?;
     s.device.need(Need::Occupy)?;
+    // As above.
+    s.device.need(Need::Remapping)?;
     let (stream, other) = (s.stream()?, s.stream()?);
     let pool = s.limited(32 * s.page, CrossStream::WaitOnDevice)?;
     let kept = take::<H>(&pool, 4 * s.page, stream)?;

@@ -25,6 +25,7 @@ struct Memo {
     released: u64,
     lens: HashMap<FrameHandle, u64>,
     records: u64,
+    asked: u64,
     even: bool,
     last_fence: HashMap<StreamId, Fence>,
     thread: Option<ThreadId>,
@@ -201,6 +202,17 @@ impl VirtualMemoryDevice for Wrong {
         self.lax(DeviceOp::MakeFrame, result, FrameHandle(u64::MAX))
     }
 
+    fn fixed_addr(&self, frame: FrameHandle) -> Option<DeviceAddr> {
+        let granule = self.mock.properties().granule;
+        let fixed = self.mock.fixed_addr(frame);
+        if self.is(Flaw::EarlyAddress) {
+            return fixed.or(Some(DeviceAddr(granule)));
+        }
+        let mut memo = self.memo();
+        memo.asked += u64::from(self.is(Flaw::WanderingAddress));
+        fixed.map(|addr| addr.offset(memo.asked / 8 * granule))
+    }
+
     fn release_frame(&self, frame: FrameHandle) -> DeviceResult<()> {
         let result = self.mock.release_frame(frame);
         if result.is_ok() {
@@ -214,6 +226,9 @@ impl VirtualMemoryDevice for Wrong {
         self.on_its_thread(DeviceOp::Map)?;
         if batch.is_empty() && self.is(Flaw::EmptyMapFails) {
             return Err(failed(DeviceOp::Map));
+        }
+        if batch.is_empty() && self.is(Flaw::MapsNothing) {
+            return Ok(Fence::REACHED);
         }
         let batch = self.distorted(batch)?;
         let after = if self.is(Flaw::IgnoresAfter) { &[] } else { after };
@@ -274,8 +289,26 @@ impl VirtualMemoryDevice for Wrong {
     }
 
     fn set_access(&self, range: AddrRange, peers: &[DeviceOrdinal]) -> DeviceResult<()> {
+        let known = |peer: &&DeviceOrdinal| self.mock.peers().contains(peer);
+        let peers: Vec<DeviceOrdinal> = match self.flaw {
+            Flaw::ForgottenPeers => Vec::new(),
+            Flaw::AnyPeer => peers.iter().filter(known).copied().collect(),
+            _ => peers.to_vec(),
+        };
+        let peers = peers.as_slice();
         let result = self.mock.set_access(range, peers);
         let mapped = self.memo().mapped.clone();
+        if self.is(Flaw::PeersOfFrames) && result.is_ok() {
+            // Given to one mapping, and on the alias again to all who have the first.
+            let had = |one: &&Mapping| {
+                self.mock.peers().iter().any(|peer| self.mock.peer_has_access(*peer, one.range))
+            };
+            for one in mapped.iter().filter(had) {
+                for alias in mapped.iter().filter(|other| other.frame == one.frame) {
+                    self.mock.set_access(alias.range, self.mock.peers())?;
+                }
+            }
+        }
         if result.is_ok() && self.is(Flaw::RevokedAccess) {
             let usable = std::mem::take(&mut self.memo().usable);
             for mapping in mapped.iter().filter(|m| usable.contains(&m.range)) {

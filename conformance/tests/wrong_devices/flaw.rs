@@ -17,6 +17,12 @@ pub(crate) enum Flaw {
     LeakWhenExhausted,
     /// Every kind of frame is made, as device memory.
     AnyKind,
+    /// A frame has an address before it is mapped.
+    EarlyAddress,
+    /// A frame that cannot be mapped is said to be a granule further on, now and then.
+    WanderingAddress,
+    /// What cannot be mapped can be, where there is nothing to map.
+    MapsNothing,
     /// Frames of one length have one handle.
     SameHandle,
     /// Reservations are aligned to the granule only.
@@ -57,6 +63,12 @@ pub(crate) enum Flaw {
     RevokedAccess,
     /// A failed grant has granted what it could.
     PartialAccess,
+    /// Access is given to no peer.
+    ForgottenPeers,
+    /// Whoever has access to one mapping of a frame has it to all.
+    PeersOfFrames,
+    /// A peer that there is not is overlooked.
+    AnyPeer,
     /// Two fences in a row have one value.
     EqualValues,
     /// What was reached is told one less every other time.

@@ -14,11 +14,20 @@ use vmm_mock::MockOptions;
 fn flaws() -> Vec<(Flaw, MockOptions, &'static [&'static str])> {
     let cuda = MockOptions::default;
     let vulkan = MockOptions::queued_binds;
+    let plain = MockOptions::without_remapping;
     vec![
         (Flaw::ChangingProperties, cuda(), &["properties_never_change"]),
         (Flaw::ForgottenMemory, cuda(), &["free_memory_follows_frames"]),
         (Flaw::LeakWhenExhausted, cuda(), &["exhausted_memory_changes_nothing"]),
         (Flaw::AnyKind, vulkan(), &["a_missing_kind_is_not_supported"]),
+        (Flaw::EarlyAddress, cuda(), &["a_frame_has_no_address_before_it_is_mapped"]),
+        (Flaw::WanderingAddress, plain(), &["a_plain_frame_has_one_address"]),
+        (Flaw::MapsNothing, plain(), &["plain_frames_cannot_be_mapped"]),
+        (
+            Flaw::Lax(DeviceOp::ReleaseFrame),
+            plain(),
+            &["release_frame_refuses_plain_frames_in_use"],
+        ),
         (Flaw::SameHandle, cuda(), &["fresh_frames_can_be_made_again_and_again"]),
         (Flaw::Misaligned, cuda(), &["reservations_are_aligned"]),
         (Flaw::Overlapping, cuda(), &["reservations_never_overlap"]),
@@ -43,6 +52,10 @@ fn flaws() -> Vec<(Flaw, MockOptions, &'static [&'static str])> {
         (Flaw::EmptyUnmapFails, cuda(), &["an_empty_unmap_does_nothing"]),
         (Flaw::RevokedAccess, cuda(), &["access_stays_when_more_is_granted"]),
         (Flaw::PartialAccess, cuda(), &["set_access_is_all_or_nothing"]),
+        (Flaw::ForgottenPeers, cuda(), &["a_peer_uses_what_it_was_given"]),
+        (Flaw::PeersOfFrames, cuda(), &["a_peer_uses_what_it_was_given"]),
+        (Flaw::AnyPeer, cuda(), &["peers_that_cannot_be_are_not_supported"]),
+        (Flaw::AnyPeer, vulkan(), &["peers_that_cannot_be_are_not_supported"]),
         (Flaw::EqualValues, cuda(), &["record_values_rise"]),
         (Flaw::FallingReached, cuda(), &["reached_never_falls"]),
         (Flaw::FewEvents, cuda(), &["reached_fences_need_no_care"]),
@@ -120,7 +133,8 @@ fn each_flaw_is_found_by_its_cases() {
 /// Without a flaw the same wrapper passes, so it is the flaw that is found.
 #[test]
 fn the_wrapper_itself_is_right() {
-    for options in [MockOptions::default(), MockOptions::queued_binds()] {
+    let plain = MockOptions::without_remapping();
+    for options in [MockOptions::default(), MockOptions::queued_binds(), plain] {
         for case in device_cases::all::<MockHarness<Wrong>>() {
             let outcome = run(&case, || MockHarness::new(Wrong::new(Flaw::None, options.clone())));
             assert!(!matches!(outcome, Outcome::Failed(_)), "{}: {outcome:?}", case.name);

@@ -4,8 +4,9 @@
 
 use crate::bins::Bins;
 use crate::extent::{ExtentId, Extents, Kind, NONE};
-use crate::region::Region;
-use crate::timeline::{READY, StreamSlot};
+use crate::region::{Region, RegionId};
+use crate::slab::Slab;
+use crate::timeline::{Point, READY, StreamSlot};
 
 pub(crate) type ArenaId = u8;
 /// Leases up to [`SMALL_MAX`].
@@ -17,7 +18,8 @@ pub(crate) const SMALL_MAX: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Arena {
-    pub(crate) regions: Vec<Region>,
+    /// Boxed, so that an arena is short: the hot path picks one of two, and looks at no region.
+    pub(crate) regions: Box<Slab<Region>>,
     /// Free extents by who may take them; `None` for streams that never released here.
     bins: Vec<Option<Box<Bins>>>,
     voids: ExtentId,
@@ -25,7 +27,24 @@ pub(crate) struct Arena {
 
 impl Arena {
     pub(crate) fn new() -> Self {
-        Self { regions: Vec::new(), bins: vec![None], voids: NONE }
+        Self { regions: Box::default(), bins: vec![None], voids: NONE }
+    }
+
+    pub(crate) fn region(&self, id: RegionId) -> &Region {
+        &self.regions[u32::from(id)]
+    }
+
+    #[inline]
+    pub(crate) fn region_mut(&mut self, id: RegionId) -> &mut Region {
+        &mut self.regions[u32::from(id)]
+    }
+
+    /// Adds a region that its one extent fills, and that no frame is mapped in yet.
+    pub(crate) fn add_region(&mut self, extents: &mut Extents, region: Region) -> RegionId {
+        let first = region.first;
+        let id = RegionId::try_from(self.regions.add(region)).expect("a bounded number of regions");
+        extents[first].region = id;
+        id
     }
 
     /// Puts a `Free` extent into the bins of its stream.
@@ -50,8 +69,117 @@ impl Arena {
     /// Takes a `Free` extent out of its bins.
     #[inline]
     pub(crate) fn remove(&mut self, extents: &mut Extents, id: ExtentId) {
-        let slot = extents[id].stream as usize;
-        self.bins[slot].as_mut().expect("bins of a free extent").remove(extents, id);
+        self.bins_holding(extents, id).remove(extents, id);
+    }
+
+    #[inline]
+    fn bins_holding(&mut self, extents: &Extents, id: ExtentId) -> &mut Bins {
+        self.bins[extents[id].stream as usize].as_mut().expect("bins of a free extent")
+    }
+
+    /// Takes `len` bytes at `addr` out of a `Free` extent. What is behind them keeps the id of the
+    /// extent, unless something is before them: then that keeps it.
+    #[inline]
+    pub(crate) fn cut(
+        &mut self,
+        extents: &mut Extents,
+        id: ExtentId,
+        addr: u64,
+        len: u64,
+    ) -> ExtentId {
+        let free = &extents[id];
+        let old_len = free.len;
+        if free.addr != addr {
+            return self.cut_behind(extents, id, addr, len);
+        }
+        if old_len == len {
+            self.remove(extents, id);
+            return id;
+        }
+        let cut = extents.split_front(id, len);
+        self.note_first(extents, cut);
+        self.bins_holding(extents, id).resized(extents, id, old_len);
+        cut
+    }
+
+    #[cold]
+    fn cut_behind(&mut self, extents: &mut Extents, id: ExtentId, addr: u64, len: u64) -> ExtentId {
+        let (start, old_len) = (extents[id].addr, extents[id].len);
+        let cut = extents.split(id, addr - start);
+        self.bins_holding(extents, id).resized(extents, id, old_len);
+        if extents[cut].len > len {
+            let rest = extents.split(cut, len);
+            self.insert(extents, rest);
+        }
+        cut
+    }
+
+    /// Makes an extent `Free`, joined with neighbours that the same stream may take. Where there is
+    /// one, it grows over the extent: it is in a bin already, and often stays there.
+    #[inline]
+    pub(crate) fn set_free(
+        &mut self,
+        extents: &mut Extents,
+        id: ExtentId,
+        mut point: Point,
+    ) -> ExtentId {
+        let (prev, next) = (extents[id].prev, extents[id].next);
+        let joins = |other: ExtentId| {
+            other != NONE && {
+                let other = &extents[other];
+                other.kind == Kind::Free && other.stream == point.stream
+            }
+        };
+        match (joins(prev), joins(next)) {
+            (false, false) => {
+                let extent = &mut extents[id];
+                extent.kind = Kind::Free;
+                extent.stream = point.stream;
+                extent.epoch = point.epoch;
+                self.insert(extents, id);
+                id
+            }
+            (false, true) => {
+                let old_len = extents[next].len;
+                extents.join_prev(next);
+                self.note_first(extents, next);
+                self.grown(extents, next, old_len, point)
+            }
+            (true, behind) => {
+                if behind {
+                    point.epoch = point.epoch.max(extents[next].epoch);
+                    self.remove(extents, next);
+                    extents.join_next(id);
+                }
+                let old_len = extents[prev].len;
+                extents.join_next(prev);
+                self.grown(extents, prev, old_len, point)
+            }
+        }
+    }
+
+    /// Notes that a `Free` extent had `old_len` bytes before, and that `point` is a use of the others.
+    #[inline]
+    fn grown(
+        &mut self,
+        extents: &mut Extents,
+        id: ExtentId,
+        old_len: u64,
+        point: Point,
+    ) -> ExtentId {
+        let extent = &mut extents[id];
+        extent.epoch = extent.epoch.max(point.epoch);
+        self.bins_holding(extents, id).resized(extents, id, old_len);
+        id
+    }
+
+    /// Notes an extent that may be the first of its region now.
+    #[inline]
+    fn note_first(&mut self, extents: &Extents, id: ExtentId) {
+        let extent = &extents[id];
+        if extent.prev == NONE {
+            self.region_mut(extent.region).first = id;
+        }
     }
 
     fn bins_of(&self, slot: StreamSlot) -> Option<&Bins> {
@@ -68,10 +196,12 @@ impl Arena {
         alignment: u64,
     ) -> Option<ExtentId> {
         let find = |slot| self.bins_of(slot).and_then(|bins| bins.find(extents, len, alignment));
-        match (find(slot), find(READY)) {
-            (Some(own), Some(ready)) if extents[ready].len < extents[own].len => Some(ready),
-            (own, ready) => own.or(ready),
+        let Some(own) = find(slot) else { return find(READY) };
+        let own_len = extents[own].len;
+        if own_len == len {
+            return Some(own);
         }
+        find(READY).filter(|ready| extents[*ready].len < own_len).or(Some(own))
     }
 
     /// Free extents of a stream of at least `len` bytes, shortest bins first.
@@ -133,5 +263,60 @@ impl Arena {
             at = extents[id].bin_next;
             Some(id)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bins::UNIT;
+    use crate::extent::Extent;
+
+    const STREAM: StreamSlot = 1;
+    const LEN: u64 = 8 << 20;
+
+    /// One region whose memory is all free for `STREAM`.
+    fn whole() -> (Arena, Extents, ExtentId) {
+        let (mut arena, mut extents) = (Arena::new(), Extents::default());
+        let id = extents.add(Extent { addr: UNIT, len: LEN, ..Extent::default() });
+        arena.add_region(&mut extents, Region::new(UNIT, LEN, LEN, id));
+        arena.set_free(&mut extents, id, Point { stream: STREAM, epoch: 1 });
+        (arena, extents, id)
+    }
+
+    /// Cuts two pieces of 1 MiB off the front, and frees them in this order at epochs 2 and 3.
+    fn check(order: [usize; 2]) {
+        let (mut arena, mut extents, id) = whole();
+        let cuts = [0, 1].map(|index| {
+            let cut = arena.cut(&mut extents, id, UNIT + (index << 20), 1 << 20);
+            extents[cut].kind = Kind::Live;
+            cut
+        });
+        assert_eq!(arena.region(0).first, cuts[0], "the first cut begins the region");
+        assert_eq!(arena.find(&extents, STREAM, LEN - (2 << 20), UNIT), Some(id));
+        assert_eq!(arena.find(&extents, STREAM, LEN - (1 << 20), UNIT), None);
+        for (epoch, index) in (2..).zip(order) {
+            arena.set_free(&mut extents, cuts[index], Point { stream: STREAM, epoch });
+        }
+        let found = arena.find(&extents, STREAM, LEN, UNIT).expect("all is one extent again");
+        assert_eq!((arena.region(0).first, extents.count()), (found, 1));
+        assert_eq!((extents[found].addr, extents[found].epoch), (UNIT, 3));
+        assert_eq!(arena.free(&extents, STREAM, 0).count(), 1, "it is in one bin");
+    }
+
+    #[test]
+    fn a_free_neighbour_grows_over_what_is_freed() {
+        check([0, 1]);
+        check([1, 0]);
+    }
+
+    #[test]
+    fn what_lies_before_a_cut_keeps_the_id() {
+        let (mut arena, mut extents, id) = whole();
+        let cut = arena.cut(&mut extents, id, 1 << 20, 1 << 20);
+        assert_eq!((extents[cut].addr, extents[cut].len), (1 << 20, 1 << 20));
+        assert_eq!(extents[id].end(), 1 << 20);
+        let lens = arena.free(&extents, STREAM, 0).map(|free| extents[free].len).sum::<u64>();
+        assert_eq!(lens, LEN - (1 << 20), "the rest stays free");
     }
 }

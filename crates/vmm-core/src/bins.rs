@@ -14,62 +14,79 @@ const EXACT: u64 = 2048;
 /// Bins below this hold one length each.
 const EXACT_BINS: usize = 2048;
 const PER_OCTAVE: u64 = 64;
-/// 2^64 bytes are 2^55 units: 44 octaves above the 11 of the exact bins.
-const BINS: usize = 2048 + 44 * 64;
-const WORDS: usize = BINS.div_ceil(64);
+/// 32 octaves above the 11 of the exact bins: 2^43 units, or 4 PiB. What is longer, as no memory is,
+/// shares the last bin. One word has a bit for each word of bits.
+const BINS: usize = 64 * 64;
+const WORDS: usize = BINS / 64;
 /// Members of a bin that a search looks at. More would find a slightly better fit, and cost time.
 const LOOKS: usize = 12;
 
 /// Heads of the lists of one stream. The links are in the extents themselves.
 #[derive(Debug)]
 pub(crate) struct Bins {
-    heads: Box<[ExtentId]>,
+    heads: [ExtentId; BINS],
     words: [u64; WORDS],
     /// Which words are not zero.
-    summary: [u64; WORDS.div_ceil(64)],
+    summary: u64,
 }
 
+/// The bin of a length, below [`BINS`].
+#[inline]
 fn bin_of(len: u64) -> usize {
     let units = len / UNIT;
     let bin = if units < EXACT {
         units
     } else {
-        let octave = u64::from(units.ilog2()) - 11;
-        EXACT + octave * PER_OCTAVE + ((units >> (octave + 5)) & (PER_OCTAVE - 1))
+        // The leading seven bits are 64 to 127 in each octave, and the shift of the first is 5.
+        let shift = units.ilog2() - 6;
+        EXACT - 6 * PER_OCTAVE + u64::from(shift) * PER_OCTAVE + (units >> shift)
     };
-    usize::try_from(bin).expect("fewer than 5000 bins")
+    usize::try_from(bin).unwrap_or(BINS).min(BINS - 1)
 }
 
 impl Bins {
     pub(crate) fn new() -> Self {
-        Self {
-            heads: vec![NONE; BINS].into_boxed_slice(),
-            words: [0; WORDS],
-            summary: [0; WORDS.div_ceil(64)],
-        }
+        Self { heads: [NONE; BINS], words: [0; WORDS], summary: 0 }
     }
 
     #[inline]
     pub(crate) fn insert(&mut self, extents: &mut Extents, id: ExtentId) {
-        let bin = bin_of(extents[id].len);
-        let head = self.heads[bin];
-        extents[id].bin_prev = NONE;
-        extents[id].bin_next = head;
-        if head == NONE {
-            self.words[bin / 64] |= 1 << (bin % 64);
-            self.summary[bin / 4096] |= 1 << (bin / 64 % 64);
-        } else {
-            extents[head].bin_prev = id;
-        }
-        self.heads[bin] = id;
+        self.link(extents, id, bin_of(extents[id].len));
     }
 
     #[inline]
     pub(crate) fn remove(&mut self, extents: &mut Extents, id: ExtentId) {
-        let (prev, next, len) = {
-            let extent = &extents[id];
-            (extent.bin_prev, extent.bin_next, extent.len)
-        };
+        self.unlink(extents, id, bin_of(extents[id].len));
+    }
+
+    /// Notes that a member had `old_len` bytes before. One that is long often stays in its bin.
+    #[inline]
+    pub(crate) fn resized(&mut self, extents: &mut Extents, id: ExtentId, old_len: u64) {
+        let (old, new) = (bin_of(old_len), bin_of(extents[id].len));
+        if old != new {
+            self.unlink(extents, id, old);
+            self.link(extents, id, new);
+        }
+    }
+
+    #[inline]
+    fn link(&mut self, extents: &mut Extents, id: ExtentId, bin: usize) {
+        let head = std::mem::replace(&mut self.heads[bin], id);
+        let extent = &mut extents[id];
+        extent.bin_prev = NONE;
+        extent.bin_next = head;
+        if head == NONE {
+            self.words[bin / 64] |= 1 << (bin % 64);
+            self.summary |= 1 << (bin / 64);
+        } else {
+            extents[head].bin_prev = id;
+        }
+    }
+
+    #[inline]
+    fn unlink(&mut self, extents: &mut Extents, id: ExtentId, bin: usize) {
+        let extent = &extents[id];
+        let (prev, next) = (extent.bin_prev, extent.bin_next);
         if next != NONE {
             extents[next].bin_prev = prev;
         }
@@ -77,12 +94,12 @@ impl Bins {
             extents[prev].bin_next = next;
             return;
         }
-        let bin = bin_of(len);
         self.heads[bin] = next;
         if next == NONE {
-            self.words[bin / 64] &= !(1 << (bin % 64));
-            if self.words[bin / 64] == 0 {
-                self.summary[bin / 4096] &= !(1 << (bin / 64 % 64));
+            let word = &mut self.words[bin / 64];
+            *word &= !(1 << (bin % 64));
+            if *word == 0 {
+                self.summary &= !(1 << (bin / 64));
             }
         }
     }
@@ -98,31 +115,40 @@ impl Bins {
         if rest != 0 {
             return Some(word * 64 + rest.trailing_zeros() as usize);
         }
-        let above = word + 1;
-        let mut group = above / 64;
-        let mut mask = !0 << (above % 64);
-        while group < self.summary.len() {
-            let rest = self.summary[group] & mask;
-            if rest != 0 {
-                let word = group * 64 + rest.trailing_zeros() as usize;
-                return Some(word * 64 + self.words[word].trailing_zeros() as usize);
-            }
-            group += 1;
-            mask = !0;
+        let above = self.summary & (!0 << word << 1);
+        if above == 0 {
+            return None;
         }
-        None
+        let word = above.trailing_zeros() as usize;
+        Some(word * 64 + self.words[word].trailing_zeros() as usize)
     }
 
     /// A shortest extent of at least `len` bytes that holds `len` bytes at `alignment`; the lowest
     /// address among equals of 1 MiB and more. Looks at a bounded number of extents.
     #[inline]
     pub(crate) fn find(&self, extents: &Extents, len: u64, alignment: u64) -> Option<ExtentId> {
-        let mut bin = self.next_bin(bin_of(len))?;
+        let bin = self.next_bin(bin_of(len))?;
         if bin < EXACT_BINS && alignment <= UNIT {
             // All members are of one length, and begin at a unit: the last one freed is as good as
             // any, and the host's caches still have it.
             return Some(self.heads[bin]);
         }
+        // A member that is alone needs no search.
+        let first = &extents[self.heads[bin]];
+        if first.bin_next == NONE && first.fits(len, alignment) {
+            return Some(self.heads[bin]);
+        }
+        self.search(extents, bin, len, alignment)
+    }
+
+    /// As [`Self::find`], in the bins from `bin` on.
+    fn search(
+        &self,
+        extents: &Extents,
+        mut bin: usize,
+        len: u64,
+        alignment: u64,
+    ) -> Option<ExtentId> {
         let mut looks = LOOKS;
         loop {
             let mut best = NONE;
@@ -176,7 +202,7 @@ impl Bins {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.summary.iter().all(|word| *word == 0)
+        self.summary == 0
     }
 }
 
@@ -202,6 +228,19 @@ mod tests {
         assert_eq!(bin_of((1 << 20) - 512), 2047);
         assert_eq!(bin_of(1 << 20), 2048);
         assert!(bin_of(u64::MAX / UNIT * UNIT) < BINS);
+    }
+
+    #[test]
+    fn a_long_bin_spans_a_64th_of_its_octave() {
+        for shift in 20..52 {
+            for step in 0..64 {
+                let (base, span) = (1_u64 << shift, 1_u64 << (shift - 6));
+                let bin = bin_of(base + step * span);
+                assert_eq!(bin_of(base + (step + 1) * span - UNIT), bin);
+                let next = bin_of(base + (step + 1) * span);
+                assert_eq!(next, (bin + 1).min(BINS - 1), "the bin behind {step} of 2^{shift}");
+            }
+        }
     }
 
     /// Inserts the lengths, then checks that a request finds the shortest that fits.

@@ -7,6 +7,7 @@
 //! measurements behind each constant.
 
 use crate::arena::{ArenaId, SMALL};
+use crate::churn::Churn;
 use crate::units::round_down;
 use std::time::Duration;
 
@@ -47,6 +48,7 @@ pub(crate) struct Budget {
     window_peak: u64,
     last_window_peak: u64,
     window_start: Duration,
+    churn: Churn,
 }
 
 impl Budget {
@@ -66,12 +68,18 @@ impl Budget {
             window_peak: 0,
             last_window_peak: 0,
             window_start: Duration::ZERO,
+            churn: Churn::default(),
         }
     }
 
     /// Notes what would be live with the request under way; 0 when it is over.
     pub(crate) fn wish(&mut self, bytes: u64) {
         self.wish = bytes;
+    }
+
+    /// Notes that frames had to move so that a request could be served.
+    pub(crate) fn moved_for_a_request(&mut self, now: Duration) {
+        self.churn.moved(now);
     }
 
     /// Notes live bytes.
@@ -88,10 +96,12 @@ impl Budget {
         self.peak.max(self.wish)
     }
 
-    /// What the pool makes ahead of need and tries to stay under, if that is known.
+    /// What the pool makes ahead of need and tries to stay under, if that is known. A hectic program
+    /// without a level is given one above its peak.
     pub(crate) fn known_level(&self) -> Option<u64> {
         match (self.limit, self.target) {
             (Some(limit), Some(target)) => Some(limit.min(target)),
+            (None, None) => self.churn.slack().map(|slack| permille(self.peak(), 1000 + slack)),
             (limit, target) => limit.or(target),
         }
     }
@@ -160,6 +170,7 @@ impl Budget {
         if now.saturating_sub(self.window_start) >= self.time_to_live {
             self.window_start = now;
             self.last_window_peak = std::mem::replace(&mut self.window_peak, live);
+            self.churn.relax();
         }
         let kept = self.known_level().unwrap_or(permille(self.recent_peak(), LEVEL_PERMILLE));
         reserved.saturating_sub(kept.max(self.recent_peak()))

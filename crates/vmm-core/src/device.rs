@@ -65,8 +65,18 @@ pub trait VirtualMemoryDevice: Send + Sync {
     /// - A kind without a granule: [`DeviceErrorKind::NotSupported`].
     fn make_frame(&self, len: u64, kind: FrameKind) -> DeviceResult<FrameHandle>;
 
+    /// Where a frame lies on a device without [`Capabilities::remapping`].
+    /// - With remapping: `None`. A frame has no address until it is mapped.
+    /// - Without: its one address, a multiple of the granule and never zero, the same and usable by
+    ///   all work of the device from `make_frame` to `release_frame`.
+    /// - Without: `reserve`, `free_region`, `map`, `unmap` and `set_access` are
+    ///   [`DeviceErrorKind::NotSupported`], whatever is passed to them.
+    fn fixed_addr(&self, frame: FrameHandle) -> Option<DeviceAddr>;
+
     /// Releases a frame.
     /// - pre: the frame lives and has no mapping.
+    /// - pre: without remapping, no queued work uses the frame. Even so the call may wait there until
+    ///   the device has done all its work, as `cuMemFree` does.
     fn release_frame(&self, frame: FrameHandle) -> DeviceResult<()>;
 
     /// Maps frames, each whole, once every fence in `after` is reached.
@@ -94,6 +104,10 @@ pub trait VirtualMemoryDevice: Send + Sync {
     /// - pre: the range covers whole mappings.
     /// - Access that was granted before stays.
     /// - All or nothing in its effect on this device's access.
+    /// - A peer sees what this device wrote, once that work is done, and can use no mapping that it
+    ///   was not given access to: another mapping of the same frame needs its own.
+    /// - Peers where [`Capabilities::peers`] is missing, and a peer that cannot reach this device:
+    ///   [`DeviceErrorKind::NotSupported`], and nothing has changed.
     fn set_access(&self, range: AddrRange, peers: &[DeviceOrdinal]) -> DeviceResult<()>;
 
     /// Records a fence behind all work queued on `stream` so far.
@@ -203,7 +217,8 @@ impl Properties {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Frames can be mapped and unmapped after they were made. Without it the device only offers
-    /// plain allocations.
+    /// plain allocations: [`VirtualMemoryDevice::fixed_addr`]. Excludes `aliases`, `queued_binds` and
+    /// `peers` if it is missing.
     pub remapping: bool,
     /// One frame can be mapped at several addresses at once.
     pub aliases: bool,
@@ -211,7 +226,8 @@ pub struct Capabilities {
     /// happen during the call (CUDA). Excludes `capture`: a queued bind orders a stream, which a
     /// capture forbids.
     pub queued_binds: bool,
-    /// Other devices can be given access.
+    /// Other devices can be given access. Needs `aliases`: a frame that had to be unmapped in order to
+    /// move would take their access away for a moment.
     pub peers: bool,
     /// Streams can capture graphs.
     pub capture: bool,

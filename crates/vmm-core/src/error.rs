@@ -73,8 +73,8 @@ impl fmt::Display for OutOfMemory {
 /// Why a pool could not be made or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
-    /// The device lacks what a pool needs.
-    #[error("device {device:?} does not support {missing}: a pool needs it")]
+    /// The device lacks what was asked for.
+    #[error("device {device:?} does not support {missing}")]
     NotSupported {
         /// The device's name.
         device: String,

@@ -11,6 +11,7 @@
 //!
 //! Every byte of a frame is in exactly one extent that is neither `Dead` nor `Void`.
 
+use crate::region::RegionId;
 use crate::timeline::{READY, StreamSlot};
 use std::ops::{Index, IndexMut};
 
@@ -56,8 +57,11 @@ pub(crate) struct Extent {
     pub(crate) stream: StreamSlot,
     pub(crate) kind: Kind,
     pub(crate) arena: u8,
-    pub(crate) region: u8,
+    pub(crate) region: RegionId,
 }
+
+// A few of them to a cache line matter on the hot path.
+const _: () = assert!(size_of::<Extent>() == 72);
 
 impl Default for Extent {
     fn default() -> Self {
@@ -83,22 +87,42 @@ impl Default for Extent {
 }
 
 impl Extent {
+    /// An extent that is alike, but in no bin and never used: to become a piece of this one.
+    #[inline]
+    fn piece(&self) -> Self {
+        Self {
+            addr: self.addr,
+            len: self.len,
+            prev: self.prev,
+            next: self.next,
+            epoch: self.epoch,
+            stream: self.stream,
+            kind: self.kind,
+            arena: self.arena,
+            region: self.region,
+            ..Self::default()
+        }
+    }
+
     #[inline]
     pub(crate) fn end(&self) -> u64 {
         self.addr + self.len
     }
 
     /// Where in this extent a lease of this alignment would begin.
-    #[inline]
     pub(crate) fn aligned(&self, alignment: u64) -> Option<u64> {
-        Some(self.addr.checked_add(alignment - 1)? & !(alignment - 1))
+        self.addr.checked_add(self.front(alignment))
+    }
+
+    /// Bytes before the first address of this alignment, a power of two.
+    #[inline]
+    pub(crate) fn front(&self, alignment: u64) -> u64 {
+        self.addr.wrapping_neg() & (alignment - 1)
     }
 
     #[inline]
     pub(crate) fn fits(&self, len: u64, alignment: u64) -> bool {
-        self.aligned(alignment)
-            .and_then(|start| start.checked_add(len))
-            .is_some_and(|end| end <= self.end())
+        len <= self.len && self.front(alignment) <= self.len - len
     }
 }
 
@@ -135,38 +159,31 @@ impl Extents {
     /// Adds an extent that is linked to no other. Keeps the generation of its place.
     #[inline]
     pub(crate) fn add(&mut self, extent: Extent) -> ExtentId {
-        self.in_use += 1;
         if self.unused == NONE {
-            self.table.push(extent);
-            return ExtentId::try_from(self.table.len() - 1).expect("fewer than 2^32 extents");
+            self.lengthen();
         }
         let id = self.unused;
         let place = &mut self.table[id as usize];
         self.unused = place.bin_next;
-        let generation = place.generation;
-        *place = Extent { generation, ..extent };
+        self.in_use += 1;
+        *place = Extent { generation: place.generation, ..extent };
         id
     }
 
+    /// Adds an unused place.
+    #[cold]
+    fn lengthen(&mut self) {
+        self.unused = ExtentId::try_from(self.table.len()).expect("fewer than 2^32 extents");
+        self.table.push(Extent { kind: Kind::Unused, ..Extent::default() });
+    }
+
     /// Cuts an extent in two; `id` keeps the first `len` bytes, the answer has the rest and is
-    /// otherwise alike. Neither is in a bin afterwards: the caller has taken `id` out.
-    #[inline]
+    /// otherwise alike, but in no bin. The caller sees to the bin of `id`.
     pub(crate) fn split(&mut self, id: ExtentId, len: u64) -> ExtentId {
         let left = &mut self[id];
         debug_assert!(0 < len && len < left.len);
         let next = left.next;
-        let right = Extent {
-            addr: left.addr + len,
-            len: left.len - len,
-            prev: id,
-            next,
-            epoch: left.epoch,
-            stream: left.stream,
-            kind: left.kind,
-            arena: left.arena,
-            region: left.region,
-            ..Extent::default()
-        };
+        let right = Extent { addr: left.addr + len, len: left.len - len, prev: id, ..left.piece() };
         left.len = len;
         let right = self.add(right);
         self[id].next = right;
@@ -176,7 +193,26 @@ impl Extents {
         right
     }
 
-    /// Joins an extent with the one behind it, which vanishes. Neither is in a bin.
+    /// Cuts an extent in two; `id` keeps all but the first `len` bytes, the answer has these and is
+    /// otherwise alike, but in no bin. The caller sees to the bin of `id` and the start of the region.
+    #[inline]
+    pub(crate) fn split_front(&mut self, id: ExtentId, len: u64) -> ExtentId {
+        let right = &mut self[id];
+        debug_assert!(0 < len && len < right.len);
+        let prev = right.prev;
+        let left = Extent { len, next: id, ..right.piece() };
+        right.addr += len;
+        right.len -= len;
+        let left = self.add(left);
+        self[id].prev = left;
+        if prev != NONE {
+            self[prev].next = left;
+        }
+        left
+    }
+
+    /// Joins an extent with the one behind it, which vanishes and is in no bin. The caller sees to the
+    /// bin of `id`.
     #[inline]
     pub(crate) fn join_next(&mut self, id: ExtentId) {
         let gone = self[id].next;
@@ -186,12 +222,39 @@ impl Extents {
         if next != NONE {
             self[next].prev = id;
         }
+        self.vacate(gone);
+    }
+
+    /// Joins an extent with the one before it, which vanishes and is in no bin. The caller sees to the
+    /// bin of `id` and the start of the region.
+    #[inline]
+    pub(crate) fn join_prev(&mut self, id: ExtentId) {
+        let gone = self[id].prev;
+        let (addr, len, prev) = (self[gone].addr, self[gone].len, self[gone].prev);
+        let right = &mut self[id];
+        right.addr = addr;
+        right.len += len;
+        right.prev = prev;
+        if prev != NONE {
+            self[prev].next = id;
+        }
+        self.vacate(gone);
+    }
+
+    /// Removes an extent that is alone in its region, and in no bin.
+    pub(crate) fn remove(&mut self, id: ExtentId) {
+        debug_assert_eq!((self[id].prev, self[id].next), (NONE, NONE));
+        self.vacate(id);
+    }
+
+    #[inline]
+    fn vacate(&mut self, id: ExtentId) {
         self.in_use -= 1;
         let unused = self.unused;
-        let place = &mut self[gone];
+        let place = &mut self[id];
         place.kind = Kind::Unused;
         place.bin_next = unused;
-        self.unused = gone;
+        self.unused = id;
     }
 
     pub(crate) fn get(&self, id: ExtentId) -> Option<&Extent> {

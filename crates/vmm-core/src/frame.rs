@@ -12,7 +12,7 @@ use crate::extent::ExtentId;
 use crate::region::RegionRef;
 use crate::slab::Slab;
 use crate::timeline::Point;
-use crate::units::FrameHandle;
+use crate::units::{DeviceOrdinal, FrameHandle};
 
 pub(crate) type FrameId = u32;
 pub(crate) type MappingId = u32;
@@ -36,6 +36,10 @@ pub(crate) struct MappingEntry {
     pub(crate) dead_bytes: u64,
     /// Where the uses of its dead bytes end, each stream once.
     pub(crate) uses: Vec<Point>,
+    /// The peers that have access, besides this device; `None` if not even this device has.
+    pub(crate) access: Option<Vec<DeviceOrdinal>>,
+    /// A peer is being given access: the mapping stays until that is done.
+    pub(crate) pinned: bool,
 }
 
 impl MappingEntry {
@@ -80,12 +84,22 @@ pub(crate) struct Frames {
     pub(crate) leaving: Vec<FrameId>,
     /// The longest frame ever made, in bytes.
     pub(crate) longest: u64,
+    /// Bytes of all frames.
+    pub(crate) bytes: u64,
 }
 
 impl Frames {
     pub(crate) fn add(&mut self, handle: FrameHandle, len: u64) -> FrameId {
         self.longest = self.longest.max(len);
+        self.bytes += len;
         self.frames.add(Frame { handle, len, mappings: Vec::new(), leaving: false })
+    }
+
+    /// Forgets a frame that was released.
+    pub(crate) fn remove(&mut self, frame: FrameId) -> Frame {
+        let frame = self.frames.remove(frame);
+        self.bytes -= frame.len;
+        frame
     }
 
     /// Lets a frame go as soon as its mappings are gone.

@@ -225,9 +225,12 @@ impl State {
                 let in_prefix = |part: &Part| Some(part.extent) == reserve.except;
                 frame.parts.iter().any(in_prefix) || names(&chosen, frame.frame)
             };
-            let idle = idle.iter().filter(|frame| !stays(frame)).collect();
+            let idle = idle.iter().filter(|frame| !stays(frame));
+            let (granted, others) = idle.partition(|frame| frame.granted);
             let longest_rest = self.budget.too_long(LARGE).filter(|_| means.ceiling > 0);
-            gap.fill(idle, longest_rest.unwrap_or(u64::MAX), &mut chosen);
+            for idle in [others, granted] {
+                gap.fill(idle, longest_rest.unwrap_or(u64::MAX), &mut chosen);
+            }
         }
         if gap.missing > 0 && means.ends && room < gap.missing {
             let fits = |end: &FreeEnd| end.frame_len <= gap.left && !names(&chosen, end.frame);
@@ -337,6 +340,7 @@ impl State {
             slot,
             stream: self.timelines.id(slot),
             kind: means.kind,
+            peers: self.peers.wanted().to_vec(),
             unmap_first: means.unmap_first,
             queued: means.queued && slot != READY,
         }
@@ -374,20 +378,10 @@ impl State {
     }
 
     /// Cuts a range out of a free extent; the answer is `Pending`. What is below keeps its id.
-    pub(crate) fn cut(&mut self, mut id: ExtentId, addr: u64, len: u64) -> ExtentId {
+    fn cut(&mut self, id: ExtentId, addr: u64, len: u64) -> ExtentId {
         let arena = &mut self.arenas[usize::from(self.extents[id].arena)];
-        arena.remove(&mut self.extents, id);
-        if self.extents[id].addr < addr {
-            let front = addr - self.extents[id].addr;
-            let rest = self.extents.split(id, front);
-            arena.insert(&mut self.extents, id);
-            id = rest;
-        }
-        if self.extents[id].len > len {
-            let rest = self.extents.split(id, len);
-            arena.insert(&mut self.extents, rest);
-        }
-        self.extents[id].kind = Kind::Pending;
-        id
+        let cut = arena.cut(&mut self.extents, id, addr, len);
+        self.extents[cut].kind = Kind::Pending;
+        cut
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct IdleFrame {
     pub(crate) len: u64,
     /// All its bytes: one part, several if some had moved before, none if it was leaving.
     pub(crate) parts: SmallVec<[Part; 1]>,
+    /// A peer was given access where it is, which a move would cost.
+    pub(crate) granted: bool,
 }
 
 /// The free end of a frame that is otherwise in use.
@@ -45,7 +47,7 @@ pub(crate) struct Reserve {
 
 impl State {
     /// Idle frames, best to take first: those of the request's own arena, in the shortest free
-    /// extents, because long runs are worth keeping whole.
+    /// extents, because long runs are worth keeping whole. What peers were given comes last.
     pub(crate) fn idle_frames(&self, reserve: Reserve, means: Means) -> Vec<IdleFrame> {
         let order: &[ArenaId] = match (reserve.arena, means.borrow) {
             (LARGE, _) => &[LARGE, SMALL],
@@ -61,10 +63,17 @@ impl State {
                 all.extend(self.whole_mappings(extent).into_iter().rev().map(|mapping| {
                     let entry = &self.frames.mappings[mapping];
                     let part = Part { extent, mapping, addr: entry.addr, len: entry.len };
-                    IdleFrame { frame: entry.frame, len: entry.len, parts: smallvec![part] }
+                    let granted = self.peers.exceeds_pool(entry);
+                    IdleFrame {
+                        frame: entry.frame,
+                        len: entry.len,
+                        parts: smallvec![part],
+                        granted,
+                    }
                 }));
             }
         }
+        all.sort_by_key(|frame| frame.granted);
         all
     }
 
@@ -94,7 +103,7 @@ impl State {
     /// Mappings that lie in an extent with all their bytes, by address.
     pub(crate) fn whole_mappings(&self, id: ExtentId) -> Vec<MappingId> {
         let extent = &self.extents[id];
-        let region = &self.arenas[usize::from(extent.arena)].regions[usize::from(extent.region)];
+        let region = self.arenas[usize::from(extent.arena)].region(extent.region);
         let mut found = Vec::new();
         let mut at = extent.addr;
         while at < extent.end() {
@@ -121,6 +130,7 @@ impl State {
                 frame: *frame,
                 len: self.frames.frames[*frame].len,
                 parts: SmallVec::new(),
+                granted: false,
             })
             .collect()
     }
@@ -138,7 +148,10 @@ impl State {
             .filter_map(|frame| {
                 let len = self.frames.frames[*frame].len;
                 let parts = self.free_parts(*frame, reserve)?;
-                Some(IdleFrame { frame: *frame, len, parts })
+                let granted = parts
+                    .iter()
+                    .any(|part| self.peers.exceeds_pool(&self.frames.mappings[part.mapping]));
+                Some(IdleFrame { frame: *frame, len, parts, granted })
             })
             .collect()
     }
@@ -193,7 +206,7 @@ impl State {
     /// bytes) or at its back (the frame's first).
     fn free_end(&self, id: ExtentId, last: bool) -> Option<FreeEnd> {
         let extent = &self.extents[id];
-        let region = &self.arenas[usize::from(extent.arena)].regions[usize::from(extent.region)];
+        let region = self.arenas[usize::from(extent.arena)].region(extent.region);
         let mapping = region.mapping_at(if last { extent.addr } else { extent.end() - 1 })?;
         let entry = &self.frames.mappings[mapping];
         let (addr, end) =

@@ -3,6 +3,7 @@
 use crate::arena::LARGE;
 use crate::extent::{Extent, Kind};
 use crate::frame::MappingState;
+use crate::region::Region;
 use crate::report::{FrameView, FreeView, LeaseView, MappingView, Snapshot, Stats};
 use crate::state::State;
 use crate::step::range;
@@ -19,11 +20,17 @@ impl State {
             frames: self.frames.frames.len() as u64,
             mappings: self.frames.mappings.len() as u64,
             address_bytes: self.address_bytes(),
+            remapping: !self.plain,
         }
     }
 
     pub(crate) fn address_bytes(&self) -> u64 {
-        self.arenas.iter().flat_map(|arena| &arena.regions).map(|region| region.len).sum()
+        self.regions().map(|region| region.len).sum()
+    }
+
+    /// All regions, arena by arena.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = &Region> {
+        self.arenas.iter().flat_map(|arena| arena.regions.iter()).map(|(_, region)| region)
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -41,20 +48,17 @@ impl State {
             range: range(entry.addr, entry.len),
             frame: index[&entry.frame],
             stale: entry.state != MappingState::Current,
+            peers: entry.access.as_ref().map_or(0, Vec::len),
         });
         let of_kind = |kinds: &'static [Kind]| {
             self.extents.iter().map(|(_, e)| e).filter(|e| kinds.contains(&e.kind))
         };
         Snapshot {
             stats: self.stats(),
-            regions: self
-                .arenas
-                .iter()
-                .flat_map(|a| &a.regions)
-                .map(|r| range(r.base, r.len))
-                .collect(),
+            regions: self.regions().map(|region| range(region.base, region.len)).collect(),
             mappings: mappings.collect(),
             frames,
+            peers: self.peers.members().to_vec(),
             leases: of_kind(&[Kind::Live, Kind::Retired])
                 .map(|extent| self.lease_view(extent))
                 .collect(),
@@ -96,6 +100,9 @@ impl State {
     /// The largest request that free extents, idle frames and, unless the device is full, new
     /// frames could serve now.
     pub(crate) fn largest_possible(&self, device_full: bool) -> u64 {
+        if self.plain {
+            return self.largest_plain(device_full);
+        }
         let mut idle = 0;
         let mut longest = 0;
         for (id, extent) in self.extents.iter().filter(|(_, extent)| extent.kind == Kind::Free) {

@@ -14,7 +14,8 @@
 //! 10. Pressure callbacks, and all rungs again.
 //! 11. The error.
 //!
-//! Each rung only decides, under the lock; [`crate::shared`] acts, without it.
+//! Each rung only decides, under the lock; [`crate::shared`] acts, without it. A device that cannot
+//! map has fewer rungs: [`crate::plain`].
 
 use crate::arena::{ArenaId, LARGE, SMALL};
 use crate::bins::UNIT;
@@ -25,7 +26,7 @@ use crate::growth::Means;
 use crate::idle::{IdleFrame, Reserve};
 use crate::options::CrossStream;
 use crate::state::{LeaseId, State, Want};
-use crate::step::{Growth, Step};
+use crate::step::{Growth, Step, Work};
 use crate::timeline::{Point, READY, StreamSlot};
 use crate::units::Fence;
 
@@ -34,8 +35,8 @@ use crate::units::Fence;
 pub(crate) enum Next {
     /// The search succeeded.
     Taken(LeaseId),
-    /// Run this growth; it was decided for the request.
-    Grow(Growth),
+    /// Run this step, which makes memory for the request.
+    Grow(Step),
     /// Wait until a step of another thread has come back.
     AwaitStep,
     /// Wait on the host until one of these fences is reached.
@@ -46,6 +47,12 @@ pub(crate) enum Next {
     Reserve(ArenaId, u64),
     /// Nothing is left to do within the pool.
     Exhausted,
+}
+
+impl Next {
+    fn grow(growth: Growth) -> Self {
+        Self::Grow(Step(Work::Grow(growth)))
+    }
 }
 
 /// How far up the ladder a request may go.
@@ -84,17 +91,26 @@ impl State {
             return Ok(Next::Taken(id));
         }
         self.budget.wish(self.counters.live_bytes.saturating_add(want.len));
+        if self.plain {
+            return self.climb_plain(device, want, reach);
+        }
         let waits_on_device = reach.cross_stream == CrossStream::WaitOnDevice && !reach.capturing;
+        // A pool that has all the memory it is meant to have fills its holes first.
+        if self.budget.known_level().is_some()
+            && let Some(id) = self.take_hole(want)
+        {
+            return Ok(Next::Taken(id));
+        }
         let means = self.first_means(want, reach);
         let idle = self.idle_for(want, means);
-        if let Some(id) = self.take_without_calls(want, &idle) {
+        if let Some(id) = self.recall(want, &idle) {
             return Ok(Next::Taken(id));
         }
         if waits_on_device && let Some(id) = self.take_fitting(device, want)? {
             return Ok(Next::Taken(id));
         }
         if let Some(growth) = self.plan_growth(want, means, &idle) {
-            return Ok(Next::Grow(growth));
+            return Ok(Next::grow(growth));
         }
         if waits_on_device && let Some(next) = self.take_from_others(device, want, means)? {
             return Ok(next);
@@ -107,7 +123,7 @@ impl State {
         let idle = if alone { idle } else { self.idle_for(want, means) };
         for means in [ends, beyond] {
             if let Some(growth) = self.plan_growth(want, means, &idle) {
-                return Ok(Next::Grow(growth));
+                return Ok(Next::grow(growth));
             }
         }
         if let Some(id) = self.take_hole(want) {
@@ -116,7 +132,7 @@ impl State {
         let last = Means { borrow: true, ..beyond };
         let idle = self.idle_for(want, last);
         if let Some(growth) = self.plan_growth(want, last, &idle) {
-            return Ok(Next::Grow(growth));
+            return Ok(Next::grow(growth));
         }
         self.climb_with_patience(device, want, reach)
     }
@@ -126,13 +142,6 @@ impl State {
         let target = if reach.device_full { 0 } else { self.budget.level() };
         let borrow = want.arena() == LARGE || self.budget.known_level().is_some();
         Means { target, ceiling: target, borrow, ends: false, ..reach.means }
-    }
-
-    /// Places that cost nothing but the search for them.
-    fn take_without_calls(&mut self, want: &Want, idle: &[IdleFrame]) -> Option<LeaseId> {
-        // A pool that has all the memory it is meant to have fills its holes first.
-        let hole = if self.budget.known_level().is_some() { self.take_hole(want) } else { None };
-        hole.or_else(|| self.recall(want, idle))
     }
 
     /// Idle frames that a request may have.
@@ -235,7 +244,7 @@ impl State {
 
     /// A hole of the large arena for a short lease: one that holds no whole frame, so that no frame
     /// that could serve a long lease is broken for it.
-    fn take_hole(&mut self, want: &Want) -> Option<LeaseId> {
+    pub(crate) fn take_hole(&mut self, want: &Want) -> Option<LeaseId> {
         if want.arena() != SMALL {
             return None;
         }
@@ -250,7 +259,7 @@ impl State {
 
     /// Takes the shortest extent of another stream that fits, and makes the taker's stream wait for
     /// its last use on the device.
-    fn take_fitting<D: VirtualMemoryDevice + ?Sized>(
+    pub(crate) fn take_fitting<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
         want: &Want,
@@ -271,7 +280,7 @@ impl State {
 
     /// Makes the taker's stream wait on the device for others, one at a time, and takes over all
     /// that they have free, until it suffices.
-    fn take_from_others<D: VirtualMemoryDevice + ?Sized>(
+    pub(crate) fn take_from_others<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
         want: &Want,
@@ -339,7 +348,7 @@ impl State {
             return Some(Next::Taken(id));
         }
         let idle = self.idle_for(want, means);
-        self.plan_growth(want, means, &idle).map(Next::Grow)
+        self.plan_growth(want, means, &idle).map(Next::grow)
     }
 
     /// Orders later work of `taker` behind `point`, on the device.
@@ -371,7 +380,7 @@ impl State {
     }
 
     /// For each stream, the first fence whose passing frees memory for `taker`.
-    fn fences_to_wait_for<D: VirtualMemoryDevice + ?Sized>(
+    pub(crate) fn fences_to_wait_for<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
         taker: StreamSlot,

@@ -1,10 +1,11 @@
 //! Leases: what users hold.
 
 use crate::device::VirtualMemoryDevice;
+use crate::error::PoolError;
 use crate::owner::Owner;
 use crate::pool::Pool;
 use crate::state::LeaseId;
-use crate::units::{DeviceAddr, StreamId};
+use crate::units::{DeviceAddr, DeviceOrdinal, StreamId};
 use std::fmt;
 
 /// One user's hold on a range of device memory.
@@ -67,6 +68,21 @@ impl<D: VirtualMemoryDevice + 'static> Lease<D> {
             len: self.len,
             stream: self.stream,
             owner,
+        }
+    }
+
+    /// Gives other devices access to this memory, before it returns. What shares a frame with it
+    /// becomes accessible too, and stays so as long as it lies there. The memory keeps its place; asked
+    /// again for what it has, the call costs nothing.
+    ///
+    /// # Errors
+    /// [`PoolError::NotSupported`] where the device lacks
+    /// [`Capabilities::peers`](crate::Capabilities::peers); [`PoolError::Device`] if the device refuses: a
+    /// later call may succeed.
+    pub fn grant(&self, peers: &[DeviceOrdinal]) -> Result<(), PoolError> {
+        match self.id {
+            Some(id) => self.pool.grant(id, peers),
+            None => self.pool.check_peers(peers),
         }
     }
 

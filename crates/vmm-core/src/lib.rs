@@ -11,6 +11,7 @@
 //! | stream | an ordered queue of device work |
 //! | fence | a point in the work of a stream: reached or not yet |
 //! | lease | what a user holds: counted, shareable between operators, released on a stream |
+//! | peer | another device that has access to memory of the pool |
 //! | pool | the facade that users see |
 //!
 //! # The protocol of a lease
@@ -31,6 +32,9 @@
 //! host waits for the device only when nothing else can serve an allocation, and in
 //! [`Pool::trim_and_wait`] and the drop of a pool. `ARCHITECTURE.md` has the rest.
 //!
+//! On a device that cannot map ([`Capabilities::remapping`]) all of this holds for plain allocations,
+//! with two differences: what is free in pieces serves no longer request, and a release may wait.
+//!
 //! The pool is generic over [`VirtualMemoryDevice`]; this crate names no GPU interface.
 #![forbid(unsafe_code)]
 
@@ -43,6 +47,7 @@ pub mod units;
 mod arena;
 mod bins;
 mod budget;
+mod churn;
 mod extent;
 mod frame;
 mod growth;
@@ -52,6 +57,8 @@ mod ladder;
 mod lease;
 mod maintenance;
 mod owner;
+mod peers;
+mod plain;
 mod pool;
 mod recall;
 mod region;

@@ -35,6 +35,9 @@ impl State {
         cross_stream: CrossStream,
         capturing: bool,
     ) -> DeviceResult<Option<Step>> {
+        if self.plain {
+            return self.next_plain_step(device, now, cross_stream, capturing);
+        }
         if let Some(step) = self.step_ahead(means) {
             return Ok(Some(step));
         }
@@ -109,7 +112,7 @@ impl State {
             let entry = &mut self.frames.mappings[mapping];
             let passed = entry.uses.iter().all(|point| self.timelines.is_reached(*point));
             let unwanted = index < over || self.frames.frames[entry.frame].leaving;
-            if entry.state == MappingState::Stale && unwanted && passed {
+            if entry.state == MappingState::Stale && unwanted && passed && !entry.pinned {
                 entry.state = MappingState::Leaving;
                 batch.push((mapping, range(entry.addr, entry.len)));
                 if batch.len() == UNMAPS_PER_STEP {
@@ -172,6 +175,20 @@ impl State {
         self.frames.stale.iter().flat_map(|id| self.frames.mappings[*id].uses.iter().copied())
     }
 
+    /// The next step towards at most `keep` bytes.
+    pub(crate) fn step_trimming<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        keep: u64,
+        means: Means,
+    ) -> DeviceResult<Option<Step>> {
+        if self.plain {
+            return Ok(self.release_idle_region(keep));
+        }
+        self.expel(keep, means);
+        self.step_removing(device)
+    }
+
     /// Marks idle frames as leaving until at most `keep` bytes stay; says how many bytes will go.
     pub(crate) fn expel(&mut self, keep: u64, means: Means) -> u64 {
         let leaving: u64 = self.frames.leaving.iter().map(|id| self.frames.frames[*id].len).sum();
@@ -195,7 +212,7 @@ impl State {
         let mut found = false;
         let mut exchanged = 0;
         self.send_away_idle(means, |frame| {
-            let goes = !found && frame.len >= too_long;
+            let goes = !found && frame.len >= too_long && !frame.granted;
             if goes {
                 found = true;
                 exchanged = frame.len;
@@ -259,13 +276,15 @@ impl State {
                 }
             }
             (Work::Release(id, _, len), Ok(_)) => {
-                self.frames.frames.remove(*id);
+                self.frames.remove(*id);
                 self.counters.frames_released += 1;
                 self.counters.frames_released_bytes += *len;
                 self.counters.unreserve(*len);
             }
             (Work::Release(id, ..), Err(_)) => self.frames.leaving.push(*id),
-            (Work::Grow(_), _) => unreachable!("growth has its own finish"),
+            (Work::ReleaseRegion(idle), Ok(_)) => self.finish_release(idle),
+            (Work::ReleaseRegion(idle), Err(_)) => self.fail_release(idle),
+            (Work::Grow(_) | Work::MakeRegion(_), _) => unreachable!("these have their own finish"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a user can set when making a pool.
 
 use crate::device::FrameKind;
+use crate::units::DeviceOrdinal;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +28,9 @@ pub struct PoolOptions {
     /// The largest address range to reserve at once, in bytes. A device that refuses it is asked for
     /// less. Default: 16 times the device's memory.
     pub reservation: Option<u64>,
+    /// Other devices that have access to all memory of the pool, from the start; see
+    /// [`crate::Pool::add_peer`] for the cost. Default: none.
+    pub peers: Vec<DeviceOrdinal>,
 }
 
 impl Default for PoolOptions {
@@ -40,6 +44,7 @@ impl Default for PoolOptions {
             frame_kind: FrameKind::Device,
             clock: Clock::default(),
             reservation: None,
+            peers: Vec::new(),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::report::{Snapshot, Stats};
 use crate::shared::Shared;
 use crate::state::LeaseId;
 use crate::step::{Step, StepOutcome};
-use crate::units::{DeviceAddr, StreamId};
+use crate::units::{DeviceAddr, DeviceOrdinal, StreamId};
 use crate::worker::Worker;
 use std::fmt;
 use std::sync::Arc;
@@ -62,10 +62,17 @@ pub struct Pool<D: VirtualMemoryDevice + 'static> {
 struct Handle<D: VirtualMemoryDevice + 'static> {
     shared: Arc<Shared<D>>,
     worker: Option<Worker>,
+    /// The process that the pool was made in.
+    process: u32,
 }
 
 impl<D: VirtualMemoryDevice + 'static> Drop for Handle<D> {
     fn drop(&mut self) {
+        // In a fork there is no worker, its lock may be held for ever, and the device is the parent's.
+        if self.process != std::process::id() {
+            std::mem::forget(self.worker.take());
+            return;
+        }
         if let Some(worker) = self.worker.take() {
             worker.stop();
         }
@@ -90,8 +97,12 @@ impl<D: VirtualMemoryDevice + 'static> fmt::Debug for Pool<D> {
 impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// Makes a pool. Reserves addresses and makes no frame yet.
     ///
+    /// On a device without [`Capabilities::remapping`](crate::Capabilities::remapping) it works on
+    /// plain allocations, which share what they can but do not move: see [`Stats::remapping`]. Releasing
+    /// one may wait there for the work of the device.
+    ///
     /// # Errors
-    /// [`PoolError::NotSupported`] where the device has no virtual memory or not that kind of frame;
+    /// [`PoolError::NotSupported`] where the device lacks that kind of frame or access for peers;
     /// [`PoolError::Options`] for a limit below one granule; [`PoolError::Device`] if the device
     /// refuses even small reservations.
     pub fn new(device: Arc<D>, options: PoolOptions) -> Result<Self, PoolError> {
@@ -99,9 +110,6 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         let granule = properties.granule;
         let missing =
             |missing| PoolError::NotSupported { device: properties.name.clone(), missing };
-        if !properties.capabilities.remapping {
-            return Err(missing("remapping of memory"));
-        }
         if properties.capabilities.queued_binds && properties.capabilities.capture {
             return Err(missing("queued binds without graph capture"));
         }
@@ -113,12 +121,15 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
                 "the limit is below one granule of the device: raise it",
             ));
         }
+        let remapping = properties.capabilities.remapping;
+        let peers = options.peers.clone();
         let device_total = device.memory_info()?.total;
         let uses_worker = options.maintenance == Maintenance::Worker;
         let shared = Arc::new(Shared::new(device, options, device_total));
         // From here on a failure takes down what was made.
-        let mut handle = Handle { shared, worker: None };
-        for arena in [SMALL, LARGE] {
+        let mut handle = Handle { shared, worker: None, process: std::process::id() };
+        handle.shared.check_peers(&peers)?;
+        for arena in [SMALL, LARGE].into_iter().filter(|_| remapping) {
             handle.shared.reserve(arena, granule)?;
         }
         handle.worker = uses_worker.then(|| Worker::start(handle.shared.clone()));
@@ -168,7 +179,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         {
             let mut state = self.handle.shared.lock();
             want.slot = state.timelines.slot(request.stream);
-            if let Some(id) = state.take(&want) {
+            if let Some(id) = state.take_at_hand(&want) {
                 let addr = state.extents[id.extent].addr;
                 state.validate_in_debug();
                 drop(state);
@@ -192,7 +203,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         };
         let mut state = self.handle.shared.lock();
         want.slot = state.timelines.slot(request.stream);
-        let taken = state.take(&want).map(|id| (id, state.extents[id.extent].addr));
+        let taken = state.take_at_hand(&want).map(|id| (id, state.extents[id.extent].addr));
         state.validate_in_debug();
         drop(state);
         Ok(taken.map(|(id, addr)| self.lease(Some(id), addr, request)))
@@ -227,10 +238,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     #[inline]
     pub(crate) fn release(&self, id: LeaseId, stream: Option<StreamId>) {
         let mut state = self.handle.shared.lock();
-        let slot = match stream {
-            Some(stream) => state.timelines.slot(stream),
-            None => state.extents[state.live(id)].stream,
-        };
+        let slot = stream.map(|stream| state.timelines.slot(stream));
         state.release(id, slot);
         state.validate_in_debug();
     }
@@ -252,15 +260,16 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         let _ = self.handle.shared.finish(outcome, None);
     }
 
-    /// Does one step of maintenance: a few device calls, none that waits. Says whether it did
-    /// something: `false` when there was nothing to do, and after a failure.
+    /// Does one step of maintenance: a few device calls, none that waits, but for releases without
+    /// [`Stats::remapping`]. Says whether it did something: `false` when there was nothing to do, and
+    /// after a failure.
     pub fn maintain(&self) -> bool {
         self.handle.shared.maintain()
     }
 
     /// Releases idle frames whose uses are over until at most `keep` bytes are reserved. Never
-    /// waits; memory that queued work still uses goes later, during maintenance. Returns the bytes
-    /// released meanwhile, by whomever.
+    /// waits, but for the device's own waits without [`Stats::remapping`]; memory that queued work still
+    /// uses goes later, during maintenance. Returns the bytes released meanwhile, by whomever.
     ///
     /// # Errors
     /// The first device call that failed; what was released before stays released.
@@ -289,8 +298,31 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         self.wake_worker();
     }
 
+    /// Gives another device access to all memory of the pool: to what there is before this returns, to
+    /// what comes along with this device's own. Work of that device may then use any lease.
+    ///
+    /// A grant is a slow call: about 1 ms a frame on NVIDIA's cards, for each frame there is now and
+    /// for each that is made or moved later. [`Lease::grant`] is for single leases.
+    ///
+    /// # Errors
+    /// [`PoolError::NotSupported`] where the device lacks
+    /// [`Capabilities::peers`](crate::Capabilities::peers); [`PoolError::Device`] if the device refuses:
+    /// the peer is none of the pool's then, and a later call may succeed.
+    pub fn add_peer(&self, peer: DeviceOrdinal) -> Result<(), PoolError> {
+        self.handle.shared.add_peer(peer)
+    }
+
+    pub(crate) fn grant(&self, id: LeaseId, peers: &[DeviceOrdinal]) -> Result<(), PoolError> {
+        self.handle.shared.grant(id, peers)
+    }
+
+    pub(crate) fn check_peers(&self, peers: &[DeviceOrdinal]) -> Result<(), PoolError> {
+        self.handle.shared.check_peers(peers)
+    }
+
     /// To be called before a stream is destroyed: the pool records where its work ends, and from
-    /// then on only asks for that fence. A later stream of the same handle is a new one.
+    /// then on only asks for that fence. A later stream of the same handle is a new one. Does nothing for
+    /// a stream that the pool has never met.
     ///
     /// # Errors
     /// [`PoolError::Capturing`] while a stream captures, and [`PoolError::Device`] if the fence cannot
@@ -300,7 +332,9 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         if self.handle.shared.capturing(&state)? {
             return Err(PoolError::Capturing);
         }
-        let slot = state.timelines.slot(stream);
+        let Some(slot) = state.timelines.known_slot(stream) else {
+            return Ok(());
+        };
         state.timelines.forget(&*self.handle.shared.device, slot)?;
         state.vacate_slots();
         Ok(())

@@ -49,7 +49,7 @@ impl State {
             return None;
         }
         let mut by_id = vec![None; self.frames.frames.places()];
-        for frame in idle {
+        for frame in idle.iter().filter(|frame| !frame.granted) {
             by_id[frame.frame as usize] = Some(frame);
         }
         let idle = Idle(by_id);
@@ -60,7 +60,7 @@ impl State {
     /// The run of addresses that is long enough and recalls the fewest frames.
     fn find_run(&self, want: &Want, idle: &Idle<'_>) -> Option<Vec<(ExtentId, Link)>> {
         let mut best: Option<(usize, Vec<(ExtentId, Link)>)> = None;
-        for region in &self.arenas[usize::from(want.arena())].regions {
+        for (_, region) in self.arenas[usize::from(want.arena())].regions.iter() {
             let mut run = Run::default();
             let mut at = region.first;
             while at != NONE {
@@ -92,11 +92,12 @@ impl State {
         match extent.kind {
             Kind::Free => self.usable(at, want.slot).then_some(Link::Free),
             Kind::Dead => {
-                let arena = &self.arenas[usize::from(extent.arena)];
-                let region = &arena.regions[usize::from(extent.region)];
+                let region = self.arenas[usize::from(extent.arena)].region(extent.region);
                 let entry = &self.frames.mappings[region.mapping_at(extent.addr)?];
                 let whole = entry.state == MappingState::Stale && entry.dead.len() == 1;
-                (whole && idle.get(entry.frame).is_some()).then_some(Link::Stale(entry.frame))
+                let usable = self.peers.has_all(entry);
+                (whole && usable && idle.get(entry.frame).is_some())
+                    .then_some(Link::Stale(entry.frame))
             }
             _ => None,
         }
@@ -159,7 +160,7 @@ impl State {
     /// Makes a stale mapping current again; its one extent is about to be free.
     fn revive(&mut self, extent: ExtentId) {
         let place = &self.extents[extent];
-        let region = &self.arenas[usize::from(place.arena)].regions[usize::from(place.region)];
+        let region = self.arenas[usize::from(place.arena)].region(place.region);
         let mapping: MappingId =
             region.mapping_at(place.addr).expect("a mapping under a dead extent");
         let entry = &mut self.frames.mappings[mapping];

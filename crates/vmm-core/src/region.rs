@@ -4,11 +4,14 @@ use crate::arena::ArenaId;
 use crate::extent::ExtentId;
 use crate::frame::MappingId;
 
+/// A region's place in the table of its arena. Sixteen bits, so that an extent stays small.
+pub(crate) type RegionId = u16;
+
 /// Which region of which arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegionRef {
     pub(crate) arena: ArenaId,
-    pub(crate) region: u8,
+    pub(crate) region: RegionId,
 }
 
 const NO_MAPPING: MappingId = MappingId::MAX;

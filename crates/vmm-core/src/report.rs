@@ -1,7 +1,7 @@
 //! Counters and snapshots: what a pool has and did.
 
 use crate::device::AddrRange;
-use crate::units::{DeviceAddr, StreamId};
+use crate::units::{DeviceAddr, DeviceOrdinal, StreamId};
 
 /// Figures that change with every operation. Bytes count whole units of 512.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Counters {
     pub peak_live_bytes: u64,
     /// The highest `requested_bytes` so far.
     pub peak_requested_bytes: u64,
-    /// The highest `reserved_bytes` so far.
+    /// The most bytes that frames had so far, without any that were only being made.
     pub peak_reserved_bytes: u64,
     /// Leases made.
     pub allocations: u64,
@@ -72,9 +72,14 @@ impl Counters {
         self.releases += 1;
     }
 
+    /// Notes a frame that is to be made.
     pub(crate) fn reserve(&mut self, len: u64) {
         self.reserved_bytes += len;
-        self.peak_reserved_bytes = self.peak_reserved_bytes.max(self.reserved_bytes);
+    }
+
+    /// Notes that frames exist, `made` bytes of them in all.
+    pub(crate) fn made(&mut self, made: u64) {
+        self.peak_reserved_bytes = self.peak_reserved_bytes.max(made);
     }
 
     pub(crate) fn unreserve(&mut self, len: u64) {
@@ -95,8 +100,11 @@ pub struct Stats {
     pub frames: u64,
     /// Mappings of the pool, stale ones included.
     pub mappings: u64,
-    /// Address space reserved, in bytes.
+    /// Address space reserved, in bytes; of the frames themselves without `remapping`.
     pub address_bytes: u64,
+    /// Whether the device can map frames, so that memory that is free in pieces serves a long request.
+    /// Without [`crate::Capabilities::remapping`] each frame stays where it was made.
+    pub remapping: bool,
 }
 
 impl std::ops::Deref for Stats {
@@ -117,6 +125,8 @@ pub struct Snapshot {
     pub mappings: Vec<MappingView>,
     /// Frames.
     pub frames: Vec<FrameView>,
+    /// Peers of the pool: devices that have access to all its memory.
+    pub peers: Vec<DeviceOrdinal>,
     /// Leases that somebody holds, in no order.
     pub leases: Vec<LeaseView>,
     /// Free ranges, in no order.
@@ -132,6 +142,8 @@ pub struct MappingView {
     pub frame: usize,
     /// Its memory has moved on; it is to be unmapped.
     pub stale: bool,
+    /// How many peers have access to it: those of the pool and those of leases.
+    pub peers: usize,
 }
 
 /// A frame in a [`Snapshot`].

@@ -1,12 +1,13 @@
 //! What becomes of a growth when its device calls have been made, or have failed.
 
+use crate::device::AddrRange;
 use crate::extent::{ExtentId, Kind};
 use crate::frame::{FrameId, MappingEntry, MappingId, MappingState};
 use crate::region::RegionRef;
 use crate::state::{LeaseId, State, Want};
-use crate::step::{Failure, Growth, Piece, Source};
+use crate::step::{Failure, Growth, Source};
 use crate::timeline::Point;
-use crate::units::FrameHandle;
+use crate::units::{DeviceOrdinal, FrameHandle};
 
 impl State {
     /// Records that a growth's frames are mapped, and makes the lease it was for.
@@ -47,7 +48,8 @@ impl State {
                     *frame
                 }
             };
-            let mapping = self.add_mapping(frame, growth.extent, piece);
+            let access = Some(growth.peers.clone());
+            let mapping = self.add_mapping(frame, growth.extent, piece.range, access);
             let edges =
                 [growth.front.filter(|_| index == 0), growth.back.filter(|_| index == last)];
             for edge in edges.into_iter().flatten() {
@@ -55,6 +57,7 @@ impl State {
             }
         }
         self.steps_under_way -= 1;
+        self.counters.made(self.frames.bytes);
         let mut point = Point { stream: growth.slot, epoch };
         if let Some(prefix) = growth.prefix {
             let front = self.last_use(prefix);
@@ -137,14 +140,21 @@ impl State {
             };
             let rest = (index + 1 < growth.pieces.len())
                 .then(|| self.extents.split(extent, piece.range.len));
-            let mapping = self.add_mapping(frame, extent, piece);
+            let mapping = self.add_mapping(frame, extent, piece.range, None);
             self.move_on(mapping, extent, Point::REACHED);
             extent = rest.unwrap_or(extent);
         }
     }
 
-    fn add_mapping(&mut self, frame: FrameId, extent: ExtentId, piece: &Piece) -> MappingId {
-        let (addr, len) = (piece.range.addr.0, piece.range.len);
+    /// Records a mapping that begins in `extent`.
+    pub(crate) fn add_mapping(
+        &mut self,
+        frame: FrameId,
+        extent: ExtentId,
+        range: AddrRange,
+        access: Option<Vec<DeviceOrdinal>>,
+    ) -> MappingId {
+        let (addr, len) = (range.addr.0, range.len);
         let at =
             RegionRef { arena: self.extents[extent].arena, region: self.extents[extent].region };
         let id = self.frames.mappings.add(MappingEntry {
@@ -156,13 +166,11 @@ impl State {
             dead: Vec::new(),
             dead_bytes: 0,
             uses: Vec::new(),
+            access,
+            pinned: false,
         });
         self.frames.frames[frame].mappings.push(id);
-        self.arenas[usize::from(at.arena)].regions[usize::from(at.region)].set_mapping(
-            addr,
-            len,
-            Some(id),
-        );
+        self.arenas[usize::from(at.arena)].region_mut(at.region).set_mapping(addr, len, Some(id));
         id
     }
 
@@ -190,7 +198,7 @@ impl State {
         self.counters.stale_bytes -= entry.len;
         self.frames.frames[entry.frame].mappings.retain(|id| *id != mapping);
         let arena = &mut self.arenas[usize::from(entry.at.arena)];
-        arena.regions[usize::from(entry.at.region)].set_mapping(entry.addr, entry.len, None);
+        arena.region_mut(entry.at.region).set_mapping(entry.addr, entry.len, None);
         for extent in entry.dead {
             arena.set_void(&mut self.extents, extent);
         }

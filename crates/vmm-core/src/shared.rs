@@ -15,6 +15,7 @@ use crate::extent::Extent;
 use crate::growth::Means;
 use crate::ladder::{Next, Reach};
 use crate::options::{CrossStream, Maintenance, PoolOptions};
+use crate::peers::Peers;
 use crate::pool::{Pressure, PressureCallback, Request};
 use crate::region::Region;
 use crate::state::{LeaseId, State, Want};
@@ -34,6 +35,10 @@ const LEAST_RESERVATION: u64 = 64 << 20;
 
 /// Addresses that one pool may hold, as a multiple of the device's memory.
 const ADDRESS_CAP: u64 = 64;
+
+/// Reservations of one arena: a device that refuses long ones is not asked for ever shorter ones
+/// without end.
+const MOST_RESERVATIONS: usize = 255;
 
 /// How long one look at a fence lasts when several are waited for in turn; doubles up to a cap.
 const FIRST_LOOK: Duration = Duration::from_micros(20);
@@ -58,6 +63,8 @@ pub(crate) struct Shared<D: VirtualMemoryDevice + 'static> {
     pub(crate) device: Arc<D>,
     options: PoolOptions,
     state: Mutex<State>,
+    /// Held while peers are given access: one change at a time. Taken before `state`, never after.
+    pub(crate) granting: Mutex<()>,
     /// A step has come back.
     step_done: Condvar,
     pub(crate) callbacks: Mutex<Vec<PressureCallback>>,
@@ -71,10 +78,13 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     pub(crate) fn new(device: Arc<D>, options: PoolOptions, device_total: u64) -> Self {
         let granule = device.properties().granule;
         let budget = Budget::new(options.limit, options.target, granule, options.time_to_live);
+        let peers = Peers::new(&options.peers);
+        let plain = !device.properties().capabilities.remapping;
         Self {
             device,
             options,
-            state: Mutex::new(State::new(budget)),
+            state: Mutex::new(State::new(budget, peers, plain)),
+            granting: Mutex::new(()),
             step_done: Condvar::new(),
             callbacks: Mutex::new(Vec::new()),
             kind_refused: AtomicBool::new(false),
@@ -192,8 +202,8 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 }
             };
             match next {
-                Next::Grow(growth) => {
-                    match self.finish(Step(Work::Grow(growth)).run(&*self.device), Some(want)) {
+                Next::Grow(step) => {
+                    match self.finish(step.run(&*self.device), Some(want)) {
                         Ok(id) => {
                             let id = id.expect("a growth for a request ends in a lease");
                             return Ok((id, self.lock().extents[id.extent].addr));
@@ -361,11 +371,26 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         want: Option<&Want>,
     ) -> Result<Option<LeaseId>, DeviceError> {
         let now = self.options.clock.now();
-        let mut state = self.lock();
+        let (mut state, outcome) = self.lock_with_peers(outcome);
         let result = match (&outcome.work, &outcome.result) {
-            (Work::Grow(growth), Ok(done)) => Ok(state.finish_growth(growth, &done.made, want)),
+            (Work::Grow(growth), Ok(done)) => {
+                if want.is_some() && growth.moves() {
+                    state.budget.moved_for_a_request(now);
+                }
+                Ok(state.finish_growth(growth, &done.made, want))
+            }
             (Work::Grow(growth), Err(failure)) => {
                 state.fail_growth(growth, failure);
+                Err(failure.error)
+            }
+            (Work::MakeRegion(new), Ok(done)) => {
+                let frame = done.made[0];
+                let addr = self.device.fixed_addr(frame);
+                let addr = addr.expect("a frame has an address where nothing can be mapped");
+                Ok(state.finish_region(new, frame, addr, want))
+            }
+            (Work::MakeRegion(new), Err(failure)) => {
+                state.fail_region(new);
                 Err(failure.error)
             }
             (_, result) => {
@@ -381,8 +406,13 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         }
         state.validate_in_debug();
         drop(state);
-        self.step_done.notify_all();
+        self.announce_step();
         result
+    }
+
+    /// Wakes those who wait for a step.
+    pub(crate) fn announce_step(&self) {
+        self.step_done.notify_all();
     }
 
     pub(crate) fn maintain(&self) -> bool {
@@ -399,8 +429,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                     break;
                 }
                 state.poll(&*self.device, READY, CrossStream::WhenReached)?;
-                state.expel(keep, self.means());
-                let step = state.step_removing(&*self.device)?;
+                let step = state.step_trimming(&*self.device, keep, self.means())?;
                 let fences = if step.is_none() && wait {
                     state.fences_of_idle(&*self.device, keep)?
                 } else {
@@ -468,20 +497,14 @@ impl State {
     /// Whether an arena may get a region of `len` bytes when the pool may hold `cap` in all.
     fn may_reserve(&self, arena: ArenaId, len: u64, cap: u64) -> bool {
         let regions = self.arenas[usize::from(arena)].regions.len();
-        regions < usize::from(u8::MAX) && self.address_bytes().saturating_add(len) <= cap
+        regions < MOST_RESERVATIONS && self.address_bytes().saturating_add(len) <= cap
     }
 
     fn add_region(&mut self, arena: ArenaId, base: u64, len: u64) {
-        let regions = &mut self.arenas[usize::from(arena)].regions;
-        let region = u8::try_from(regions.len()).expect("may_reserve has said so");
-        let extent = Extent { addr: base, len, arena, region, ..Extent::default() };
-        let first = self.extents.add(extent);
-        self.arenas[usize::from(arena)].regions.push(Region::new(
-            base,
-            len,
-            self.budget.granule,
-            first,
-        ));
-        self.arenas[usize::from(arena)].set_void(&mut self.extents, first);
+        let first = self.extents.add(Extent { addr: base, len, arena, ..Extent::default() });
+        let region = Region::new(base, len, self.budget.granule, first);
+        let arena = &mut self.arenas[usize::from(arena)];
+        arena.add_region(&mut self.extents, region);
+        arena.set_void(&mut self.extents, first);
     }
 }

@@ -45,12 +45,14 @@ impl<T> Slab<T> {
 
 impl<T> Index<u32> for Slab<T> {
     type Output = T;
+    #[inline]
     fn index(&self, id: u32) -> &T {
         self.table[id as usize].as_ref().expect("an entry in use")
     }
 }
 
 impl<T> IndexMut<u32> for Slab<T> {
+    #[inline]
     fn index_mut(&mut self, id: u32) -> &mut T {
         self.table[id as usize].as_mut().expect("an entry in use")
     }

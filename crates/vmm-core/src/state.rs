@@ -8,6 +8,7 @@ use crate::budget::Budget;
 use crate::extent::{ExtentId, Extents, Kind, NONE};
 use crate::frame::{Frames, MappingId};
 use crate::owner::Owners;
+use crate::peers::Peers;
 use crate::report::Counters;
 use crate::timeline::{Point, READY, StreamSlot, Timelines};
 use crate::units::Fence;
@@ -60,10 +61,13 @@ pub(crate) struct State {
     pub(crate) unbinding: Vec<(Fence, Vec<MappingId>)>,
     /// Steps that were decided and have not come back.
     pub(crate) steps_under_way: u32,
+    pub(crate) peers: Peers,
+    /// The device cannot map: see [`crate::plain`].
+    pub(crate) plain: bool,
 }
 
 impl State {
-    pub(crate) fn new(budget: Budget) -> Self {
+    pub(crate) fn new(budget: Budget, peers: Peers, plain: bool) -> Self {
         Self {
             extents: Extents::default(),
             arenas: [Arena::new(), Arena::new()],
@@ -79,6 +83,8 @@ impl State {
             exchanged_bytes: 0,
             unchecked_operations: 0,
             steps_under_way: 0,
+            peers,
+            plain,
         }
     }
 
@@ -90,22 +96,28 @@ impl State {
         Some(self.carve(found, want))
     }
 
+    /// Memory for a request without a device call.
+    #[inline]
+    pub(crate) fn take_at_hand(&mut self, want: &Want) -> Option<LeaseId> {
+        self.take(want).or_else(|| self.take_hole_at_hand(want))
+    }
+
+    /// A hole in the memory of long leases, once the pool has all the memory that it is meant to
+    /// have. Not under a limit: there it is worth while to look first at what has become ready.
+    #[cold]
+    fn take_hole_at_hand(&mut self, want: &Want) -> Option<LeaseId> {
+        let level = self.budget.known_level().filter(|_| self.budget.limit.is_none())?;
+        let full = self.counters.reserved_bytes + self.budget.frame_len(SMALL) > level;
+        if full && !self.plain { self.take_hole(want) } else { None }
+    }
+
     /// Makes a lease of a `Free` extent that fits: its front, or the first aligned place.
     #[inline]
-    pub(crate) fn carve(&mut self, mut id: ExtentId, want: &Want) -> LeaseId {
-        let arena = &mut self.arenas[usize::from(self.extents[id].arena)];
-        arena.remove(&mut self.extents, id);
-        let extent = &self.extents[id];
-        let front = extent.aligned(want.alignment).expect("the extent fits") - extent.addr;
-        if front > 0 {
-            let rest = self.extents.split(id, front);
-            arena.insert(&mut self.extents, id);
-            id = rest;
-        }
-        if self.extents[id].len > want.len {
-            let rest = self.extents.split(id, want.len);
-            arena.insert(&mut self.extents, rest);
-        }
+    pub(crate) fn carve(&mut self, free: ExtentId, want: &Want) -> LeaseId {
+        let extent = &self.extents[free];
+        let addr = extent.addr + extent.front(want.alignment);
+        let arena = &mut self.arenas[usize::from(extent.arena)];
+        let id = arena.cut(&mut self.extents, free, addr, want.len);
         let extent = &mut self.extents[id];
         extent.kind = Kind::Live;
         extent.stream = want.slot;
@@ -142,13 +154,14 @@ impl State {
         }
     }
 
-    /// One user of a lease lets go; its work ends at the present point of `slot`.
+    /// One user of a lease lets go; its work ends at the present point of `slot`, or of the stream
+    /// that the lease was allocated on.
     #[inline]
-    pub(crate) fn release(&mut self, id: LeaseId, slot: StreamSlot) {
+    pub(crate) fn release(&mut self, id: LeaseId, slot: Option<StreamSlot>) {
         let at = self.live(id);
         let extent = &mut self.extents[at];
         extent.count -= 1;
-        if extent.stream != slot {
+        if let Some(slot) = slot.filter(|slot| *slot != extent.stream) {
             self.uses.note(&mut extent.uses, self.timelines.now(slot));
         }
         if extent.count == 0 {
@@ -205,32 +218,9 @@ impl State {
 
     /// Makes an extent `Free`, joined with neighbours that the same stream may take.
     #[inline]
-    pub(crate) fn set_free(&mut self, mut id: ExtentId, point: Point) -> ExtentId {
-        let extent = &mut self.extents[id];
-        extent.kind = Kind::Free;
-        extent.stream = point.stream;
-        extent.epoch = point.epoch;
-        let (prev, next) = (extent.prev, extent.next);
-        let arena = &mut self.arenas[usize::from(extent.arena)];
-        let extents = &mut self.extents;
-        let joins = |extents: &Extents, other: ExtentId| {
-            other != NONE
-                && extents[other].kind == Kind::Free
-                && extents[other].stream == point.stream
-        };
-        if joins(extents, next) {
-            arena.remove(extents, next);
-            extents[id].epoch = extents[id].epoch.max(extents[next].epoch);
-            extents.join_next(id);
-        }
-        if joins(extents, prev) {
-            arena.remove(extents, prev);
-            extents[prev].epoch = extents[prev].epoch.max(extents[id].epoch);
-            extents.join_next(prev);
-            id = prev;
-        }
-        arena.insert(extents, id);
-        id
+    pub(crate) fn set_free(&mut self, id: ExtentId, point: Point) -> ExtentId {
+        let arena = &mut self.arenas[usize::from(self.extents[id].arena)];
+        arena.set_free(&mut self.extents, id, point)
     }
 
     /// Hands free memory over to another stream, or to all, and joins it with its new neighbours.

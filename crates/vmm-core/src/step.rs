@@ -12,8 +12,9 @@ use crate::device::{
 };
 use crate::extent::ExtentId;
 use crate::frame::{FrameId, MappingId};
+use crate::plain::{IdleRegion, NewRegion};
 use crate::timeline::StreamSlot;
-use crate::units::{DeviceAddr, Fence, FrameHandle, StreamId};
+use crate::units::{DeviceAddr, DeviceOrdinal, Fence, FrameHandle, StreamId};
 use std::time::Duration;
 
 /// How often a call is repeated that the device was too busy for.
@@ -61,10 +62,19 @@ pub(crate) struct Growth {
     pub(crate) slot: StreamSlot,
     pub(crate) stream: StreamId,
     pub(crate) kind: FrameKind,
+    /// The devices besides this one that get access.
+    pub(crate) peers: Vec<DeviceOrdinal>,
     /// The device has no aliases: idle frames leave their old place first.
     pub(crate) unmap_first: bool,
     /// The mappings exist only for work that the device orders after a bind on its queue.
     pub(crate) queued: bool,
+}
+
+impl Growth {
+    /// Whether frames move, rather than new ones being made alone.
+    pub(crate) fn moves(&self) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece.source, Source::Moved { .. }))
+    }
 }
 
 #[derive(Debug)]
@@ -72,6 +82,9 @@ pub(crate) enum Work {
     Grow(Growth),
     Unmap(Vec<(MappingId, AddrRange)>),
     Release(FrameId, FrameHandle, u64),
+    /// Where nothing can be mapped: a frame with a region of its own.
+    MakeRegion(NewRegion),
+    ReleaseRegion(IdleRegion),
 }
 
 /// A bounded piece of work that a pool has decided on: see [`crate::Pool::begin_step`].
@@ -91,6 +104,25 @@ impl StepOutcome {
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.result.is_ok()
+    }
+
+    /// Gives peers access to what a growth has mapped that was decided on without them. If that
+    /// fails the growth is undone.
+    pub(crate) fn with_peers<D: VirtualMemoryDevice + ?Sized>(
+        mut self,
+        device: &D,
+        peers: Vec<DeviceOrdinal>,
+    ) -> Self {
+        if let (Work::Grow(growth), Ok(done)) = (&mut self.work, &self.result) {
+            match give_access(device, growth.range, &peers) {
+                Ok(()) => growth.peers.extend(peers),
+                Err(error) => {
+                    let left = growth.unmap_first;
+                    self.result = Err(undo(device, growth, &done.made, error, true, left));
+                }
+            }
+        }
+        self
     }
 }
 
@@ -137,12 +169,24 @@ impl Step {
                     .map(|gone| Done { made: Vec::new(), gone })
                     .map_err(Failure::from)
             }
-            Work::Release(_, handle, _) => gone_is_done(device.release_frame(*handle), ())
-                .map(|()| Done::from(Vec::new()))
+            Work::Release(_, handle, _) => release(device, *handle),
+            Work::MakeRegion(new) => device
+                .make_frame(new.len, new.kind)
+                .map(|frame| Done::from(vec![frame]))
                 .map_err(Failure::from),
+            Work::ReleaseRegion(idle) => release(device, idle.handle),
         };
         StepOutcome { work: self.0, result }
     }
+}
+
+fn release<D: VirtualMemoryDevice + ?Sized>(
+    device: &D,
+    frame: FrameHandle,
+) -> Result<Done, Failure> {
+    gone_is_done(device.release_frame(frame), ())
+        .map(|()| Done::from(Vec::new()))
+        .map_err(Failure::from)
 }
 
 /// A driver that has shut down has taken everything with it: whatever was to be removed is.
@@ -209,17 +253,7 @@ fn grow<D: VirtualMemoryDevice + ?Sized>(
         Ok(fence) => fence,
         Err(error) => return Err(undo(device, growth, &made, error, false, growth.unmap_first)),
     };
-    let mut result = device.set_access(growth.range, &[]);
-    for _ in 0..BUSY_RETRIES {
-        match result {
-            Err(error) if error.kind == DeviceErrorKind::NotReady => {
-                std::thread::yield_now();
-                result = device.set_access(growth.range, &[]);
-            }
-            _ => break,
-        }
-    }
-    let ordered = result.and_then(|()| {
+    let ordered = give_access(device, growth.range, &growth.peers).and_then(|()| {
         if fence == Fence::REACHED {
             Ok(())
         } else if growth.slot == crate::timeline::READY {
@@ -232,6 +266,25 @@ fn grow<D: VirtualMemoryDevice + ?Sized>(
         Ok(()) => Ok(made),
         Err(error) => Err(undo(device, growth, &made, error, true, growth.unmap_first)),
     }
+}
+
+/// Gives this device and peers access to whole mappings. A busy device is asked again.
+pub(crate) fn give_access<D: VirtualMemoryDevice + ?Sized>(
+    device: &D,
+    range: AddrRange,
+    peers: &[DeviceOrdinal],
+) -> DeviceResult<()> {
+    let mut result = device.set_access(range, peers);
+    for _ in 0..BUSY_RETRIES {
+        match result {
+            Err(error) if error.kind == DeviceErrorKind::NotReady => {
+                std::thread::yield_now();
+                result = device.set_access(range, peers);
+            }
+            _ => break,
+        }
+    }
+    result
 }
 
 /// Idle frames by the index of their piece, with their place so far.

@@ -27,6 +27,20 @@ pub(crate) fn run<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State
             state.forget_mapping(mapping);
         }
     }
+    if !state.plain {
+        unmap_all(device, state);
+    }
+    for (_, frame) in state.frames.frames.iter() {
+        let _ = device.release_frame(frame.handle);
+    }
+    if !state.plain {
+        for region in state.regions() {
+            let _ = device.free_region(DeviceAddr(region.base), region.len);
+        }
+    }
+}
+
+fn unmap_all<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &State) {
     let mapped: Vec<AddrRange> =
         state.frames.mappings.iter().map(|(_, entry)| range(entry.addr, entry.len)).collect();
     if gone_is_done(device.unmap(&mapped, &[]), Fence::REACHED)
@@ -36,12 +50,6 @@ pub(crate) fn run<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State
         for one in mapped {
             let _ = device.unmap(&[one], &[]).and_then(|fence| device.wait(fence, PATIENCE));
         }
-    }
-    for (_, frame) in state.frames.frames.iter() {
-        let _ = device.release_frame(frame.handle);
-    }
-    for region in state.arenas.iter().flat_map(|arena| &arena.regions) {
-        let _ = device.free_region(DeviceAddr(region.base), region.len);
     }
 }
 

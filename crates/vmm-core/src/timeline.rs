@@ -84,6 +84,11 @@ impl Timelines {
         self.slot_slow(id)
     }
 
+    /// The slot of a stream that was seen before.
+    pub(crate) fn known_slot(&self, id: StreamId) -> Option<StreamSlot> {
+        self.slots.get(&id).copied()
+    }
+
     #[cold]
     fn slot_slow(&mut self, id: StreamId) -> StreamSlot {
         let slot = match self.slots.get(&id) {

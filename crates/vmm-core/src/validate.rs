@@ -1,8 +1,8 @@
 //! The invariants, checked structure by structure.
 
-use crate::arena::Arena;
 use crate::extent::{Kind, NONE};
 use crate::frame::MappingState;
+use crate::region::Region;
 use crate::state::State;
 use crate::timeline::READY;
 use std::collections::{HashMap, HashSet};
@@ -27,19 +27,21 @@ impl State {
     pub(crate) fn validate(&self) {
         let mut seen = 0;
         for arena in &self.arenas {
-            for region in 0..arena.regions.len() {
-                seen += self.validate_region(arena, region);
+            for (_, region) in arena.regions.iter() {
+                seen += self.validate_region(region);
             }
         }
         assert_eq!(seen, self.extents.count(), "every extent lies in a region");
+        if self.plain {
+            assert_eq!(self.regions().count(), self.frames.frames.len(), "a frame is a region");
+        }
         self.validate_bins();
         self.validate_frames();
         self.validate_counters();
     }
 
     /// Extents cover a region without gap or overlap, and free neighbours are joined.
-    fn validate_region(&self, arena: &Arena, region: usize) -> usize {
-        let region = &arena.regions[region];
+    fn validate_region(&self, region: &Region) -> usize {
         let (mut at, mut prev, mut addr, mut count) = (region.first, NONE, region.base, 0);
         while at != NONE {
             let extent = &self.extents[at];
@@ -64,7 +66,7 @@ impl State {
     }
 
     /// What is free, live or retired is mapped and current; what is void is not mapped.
-    fn validate_backing(&self, region: &crate::region::Region, from: u64, to: u64, kind: Kind) {
+    fn validate_backing(&self, region: &Region, from: u64, to: u64, kind: Kind) {
         let mut at = from;
         while at < to {
             let mapping = region.mapping_at(at);
@@ -81,6 +83,7 @@ impl State {
                     let entry = &self.frames.mappings[id];
                     assert_eq!(entry.state, MappingState::Current, "memory in use is mapped");
                     assert!(!self.frames.frames[entry.frame].leaving, "memory in use stays");
+                    assert!(self.peers.has_members(entry), "peers of the pool have access");
                 }
                 (kind, mapping) => panic!("{kind:?} memory over mapping {mapping:?}"),
             }
@@ -154,6 +157,7 @@ impl State {
         assert_eq!(counters.live_bytes, sum(Kind::Live), "live bytes");
         assert_eq!(counters.retired_bytes, sum(Kind::Retired), "retired bytes");
         let made: u64 = self.frames.frames.iter().map(|(_, frame)| frame.len).sum();
+        assert_eq!(self.frames.bytes, made, "bytes of frames");
         assert!(counters.reserved_bytes >= made, "reserved bytes");
         if self.steps_under_way == 0 {
             assert_eq!(counters.reserved_bytes, made, "reserved bytes");
