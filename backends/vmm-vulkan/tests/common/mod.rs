@@ -1,0 +1,73 @@
+//! What the tests share: which device they run on, and what they do without one.
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
+
+pub mod harness;
+
+use std::sync::Arc;
+use vmm_vulkan::{DeviceChoice, Unavailable, VulkanDevice, VulkanOptions};
+
+/// Names the device, as an index or a part of its name; without it the best is taken.
+const DEVICE: &str = "VMM_VULKAN_DEVICE";
+
+/// Makes a missing device or validation layer a failure.
+const REQUIRED: &str = "VMM_REQUIRE_VULKAN";
+
+const HINT: &str = "to run them without a GPU: .ci/lavapipe on Debian or Ubuntu, elsewhere lavapipe from \
+    Mesa 25.0 or newer, the Vulkan loader and its validation layer";
+
+/// The default options for the device of the tests.
+pub fn options() -> VulkanOptions {
+    let choice = std::env::var(DEVICE).unwrap_or_default();
+    VulkanOptions { validation: true, ..VulkanOptions::of_device(DeviceChoice::parse(&choice)) }
+}
+
+/// Whether the device of the tests is a GPU, or why there is none.
+///
+/// # Panics
+/// If there is none and one is required.
+pub fn look() -> Result<bool, String> {
+    open(options()).map(|device| device.is_gpu()).map_err(|why| {
+        assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, and {why}");
+        format!("{why} ({HINT})")
+    })
+}
+
+/// A device, or, with a line that says so, none.
+pub fn device(options: VulkanOptions) -> Option<Arc<VulkanDevice>> {
+    required_or_skip(open(options)).map(Arc::new)
+}
+
+/// What is there, or, with a line that says so, nothing.
+///
+/// # Panics
+/// If a device is required.
+pub fn required_or_skip<T>(opened: Result<T, Unavailable>) -> Option<T> {
+    match opened {
+        Ok(opened) => Some(opened),
+        Err(why) => {
+            assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, and {why}");
+            println!("skipped: {why} ({HINT})");
+            None
+        }
+    }
+}
+
+fn open(options: VulkanOptions) -> Result<VulkanDevice, Unavailable> {
+    match VulkanDevice::new(options.clone()) {
+        // Machines with a GPU need not have the layer; those that check every change must.
+        Err(Unavailable::NoValidationLayer) if std::env::var_os(REQUIRED).is_none() => {
+            println!("note: the validation layer is not installed, so nothing watches");
+            VulkanDevice::new(VulkanOptions { validation: false, ..options })
+        }
+        other => other,
+    }
+}
+
+/// Fails if the validation layer has said anything.
+///
+/// # Panics
+/// If so.
+pub fn expect_silence(device: &VulkanDevice) {
+    let messages = device.messages();
+    assert!(messages.is_empty(), "the validation layer says: {messages:#?}");
+}
