@@ -3,8 +3,10 @@
 //! It uses nothing but the standard library, so that the checks are there a second after a clone.
 #![forbid(unsafe_code)]
 
+mod bundle;
 mod cargo;
 mod ci;
+mod install;
 mod test;
 mod tidy;
 
@@ -18,6 +20,8 @@ Commands:
   lint         formatting, lints, documentation, licences
   ci           lint, then test
   tidy         checks of the tree: lengths, README, where unsafe code may be
+  install [--prefix DIR] [--from DIR]  the libraries for C, header and pkg-config file
+  gpu-bundle [DIR]  one folder to run tests and measurements on a GPU machine without Rust
 ";
 
 fn main() -> ExitCode {
@@ -27,6 +31,8 @@ fn main() -> ExitCode {
         Some((command, [])) if command == "lint" => ci::lint(),
         Some((command, [])) if command == "ci" => ci::run(),
         Some((command, [])) if command == "tidy" => tidy::run(),
+        Some((command, rest)) if command == "install" => install::run(rest),
+        Some((command, rest)) if command == "gpu-bundle" => bundle::run(rest),
         Some((command, [])) if command == "help" || command == "--help" => {
             print!("{HELP}");
             Ok(())

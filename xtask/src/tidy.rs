@@ -66,7 +66,10 @@ fn commands(text: &str) -> Vec<&str> {
 fn command_fault(command: &str) -> Option<String> {
     let words: Vec<&str> = command.split_whitespace().collect();
     if words.get(1) == Some(&"xtask") {
-        let known = matches!(words.get(2), Some(&("test" | "lint" | "ci" | "tidy")));
+        let known = matches!(
+            words.get(2),
+            Some(&("test" | "lint" | "ci" | "tidy" | "install" | "gpu-bundle"))
+        );
         return (!known).then(|| format!("README.md: no such task: {command}"));
     }
     for pair in words.windows(2) {
