@@ -93,10 +93,12 @@ impl<D: VirtualMemoryDevice + 'static> Lease<D> {
         }
     }
 
-    /// Lets go. This user's work ends with what is queued on `stream` by now.
+    /// Lets go. This user's work ends with what is queued on `stream` by now: a stream that lives. When
+    /// the lease outlives its stream, drop it, or release it on another stream.
     pub fn release(mut self, stream: StreamId) {
         if let Some(id) = self.id.take() {
-            self.pool.release(id, (stream != self.stream).then_some(stream));
+            // Also where the handle is that of the lease's own stream: it may be another stream's by now.
+            self.pool.release(id, Some(stream));
         }
     }
 }

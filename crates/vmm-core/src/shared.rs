@@ -142,14 +142,17 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         }
     }
 
-    /// Whether any stream that the pool knows is capturing.
+    /// Whether any stream that the pool knows is capturing. A stream that cannot be asked, because it was
+    /// destroyed without being forgotten, say, must not keep all others from their memory.
     pub(crate) fn capturing(&self, state: &State) -> DeviceResult<bool> {
         if !self.device.properties().capabilities.capture {
             return Ok(false);
         }
         for slot in state.timelines.slots().filter(|slot| !state.timelines.is_forgotten(*slot)) {
-            if self.device.is_capturing(state.timelines.id(slot))? {
-                return Ok(true);
+            match self.device.is_capturing(state.timelines.id(slot)) {
+                Ok(true) => return Ok(true),
+                Err(error) if error.kind == DeviceErrorKind::Deinitialized => return Err(error),
+                Ok(false) | Err(_) => {}
             }
         }
         Ok(false)
@@ -274,12 +277,18 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
 
     /// Calls the pressure callbacks, without any lock; says whether there were any.
     fn press(&self, want: &Want) -> bool {
+        /// Ends the pressing, also when a callback panics.
+        struct Pressing;
+        impl Drop for Pressing {
+            fn drop(&mut self) {
+                PRESSING.set(false);
+            }
+        }
         if PRESSING.replace(true) {
             return false;
         }
-        let result = self.call_back(want);
-        PRESSING.set(false);
-        result
+        let _pressing = Pressing;
+        self.call_back(want)
     }
 
     fn call_back(&self, want: &Want) -> bool {

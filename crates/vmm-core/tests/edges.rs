@@ -206,3 +206,59 @@ fn a_pool_dropped_during_a_capture_unmaps_nothing_in_use() {
     capturer.join().expect("no panic");
     expect_clean(&device);
 }
+
+/// A driver gives the handle of a destroyed stream to a new one. A lease of the old stream that is
+/// released on the new one was used there.
+#[test]
+fn a_release_on_a_stream_with_an_old_handle_counts() {
+    for is_known in [false, true] {
+        let device = device(1 << 30);
+        let pool = pool(&device, PoolOptions { limit: Some(64 * MIB), ..by_hand() });
+        let (handle, other) = (StreamId(77), StreamId(78));
+        let lease = take(&pool, 32 * MIB, handle);
+        let range = AddrRange { addr: lease.addr(), len: lease.len() };
+        pool.forget_stream(handle).expect("nobody captures");
+        if is_known {
+            drop(take(&pool, MIB, handle));
+        }
+        device.fill(range.addr, 1, range.len, handle).expect("a fill");
+        device.launch_check(handle, 1_000_000, range, 1).expect("work");
+        lease.release(handle);
+        let again = take(&pool, 32 * MIB, other);
+        device.fill(again.addr(), 2, again.len(), other).expect("a fill");
+        expect_clean(&device);
+    }
+}
+
+/// A stream that was destroyed and not forgotten is its user's mistake, but not the others'.
+#[test]
+fn a_stream_that_cannot_be_asked_disturbs_no_other() {
+    let device = device(1 << 30);
+    let pool = pool(&device, PoolOptions { limit: Some(64 * MIB), ..by_hand() });
+    let (lost, good) = (device.make_stream(), device.make_stream());
+    drop(take(&pool, 8 * MIB, lost));
+    device.destroy_stream(lost);
+    let lease = take(&pool, 32 * MIB, good);
+    assert!(pool.allocate(64 * MIB, good, Owner::NONE).is_err(), "memory of the lost stream");
+    drop(lease);
+    take(&pool, 40 * MIB, good);
+}
+
+/// A callback that panics is no reason never to call it again.
+#[test]
+fn a_callback_may_panic() {
+    let device = device(1 << 30);
+    let pool = pool(&device, PoolOptions { limit: Some(64 * MIB), ..by_hand() });
+    let calls = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&calls);
+    pool.on_pressure(Arc::new(move |_| {
+        seen.fetch_add(1, Ordering::Relaxed);
+        panic!("a callback that panics");
+    }));
+    let _all = take(&pool, 64 * MIB, StreamId(1));
+    for _ in 0..2 {
+        let attempt = || pool.allocate(MIB, StreamId(1), Owner::NONE);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(attempt)).is_err());
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
