@@ -212,8 +212,8 @@ fn a_pool_dropped_during_a_capture_unmaps_nothing_in_use() {
 #[test]
 fn a_release_on_a_stream_with_an_old_handle_counts() {
     for is_known in [false, true] {
-        let device = device(1 << 30);
-        let pool = pool(&device, PoolOptions { limit: Some(64 * MIB), ..by_hand() });
+        let device = self::device(1 << 30);
+        let pool = self::pool(&device, PoolOptions { limit: Some(64 * MIB), ..by_hand() });
         let (handle, other) = (StreamId(77), StreamId(78));
         let lease = take(&pool, 32 * MIB, handle);
         let range = AddrRange { addr: lease.addr(), len: lease.len() };
@@ -226,6 +226,7 @@ fn a_release_on_a_stream_with_an_old_handle_counts() {
         lease.release(handle);
         let again = take(&pool, 32 * MIB, other);
         device.fill(again.addr(), 2, again.len(), other).expect("a fill");
+        drop((again, pool));
         expect_clean(&device);
     }
 }
