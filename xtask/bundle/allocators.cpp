@@ -148,7 +148,7 @@ void random_leases(const char* allocator, Allocator& a, const char* name, Length
     Random random;
     std::vector<void*> live;
     for (int i = 0; i < 1000; ++i) live.push_back(a.allocate(length(random)));
-    print(allocator, name, measure(a.pairs_per_batch(), 10 * a.pairs_per_batch(), [&] {
+    print(allocator, name, measure(a.pairs_per_batch(), 50 * a.pairs_per_batch(), [&] {
         void*& slot = live[random.next() % live.size()];
         a.release(slot);
         slot = a.allocate(length(random));

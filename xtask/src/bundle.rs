@@ -3,7 +3,7 @@
 //! It holds the test programs of the CUDA backend, the command, the libraries for C, the measuring
 //! programs, recorded traces, and `run.sh`, which runs them all and ends with a line that counts.
 
-use crate::cargo::{Outcome, Report, cargo, lines, root};
+use crate::cargo::{Outcome, Report, lines, release, root};
 use crate::install;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,14 +56,6 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     println!("{}: {} MiB", out.display(), size(&out) >> 20);
     println!("carry it to a machine with a GPU and run ./run.sh there");
     Ok(())
-}
-
-/// Release builds without what only a debugger needs: the bundle must be carried.
-fn release(args: &[&str]) -> std::process::Command {
-    let mut command = cargo(args);
-    command.args(["--release", "--message-format", "json-render-diagnostics"]);
-    command.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
-    command
 }
 
 enum Program {

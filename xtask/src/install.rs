@@ -1,6 +1,6 @@
 //! `cargo xtask install`: the libraries for C, their header, and what other builds find them by.
 
-use crate::cargo::{Outcome, Report, cargo, lines, root};
+use crate::cargo::{Outcome, Report, lines, release, root};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -65,10 +65,7 @@ impl Plan {
 
 /// Builds the libraries for release; the folder that they are in.
 fn build() -> Result<PathBuf, String> {
-    let mut command = cargo(&["build", "--release", "-p", "vmm-c", "--lib"]);
-    command.args(["--message-format", "json-render-diagnostics"]);
-    // What only a debugger needs would make the shared library ten times as long.
-    command.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+    let mut command = release(&["build", "-p", "vmm-c", "--lib"]);
     let mut found = None;
     let built = lines(&mut command, Report::Stdout, |line| {
         // The messages are JSON, one object a line, and a path is one of its texts.

@@ -72,7 +72,7 @@ fn random_leases(
     for _ in 0..1000 {
         live.push(Some(allocate(length(&mut random))?));
     }
-    let figures = measure(10 * PAIRS, || {
+    let figures = measure(50 * PAIRS, || {
         let index = usize::try_from(random.next() % 1000)?;
         live[index] = None;
         live[index] = Some(allocate(length(&mut random))?);

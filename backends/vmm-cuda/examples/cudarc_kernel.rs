@@ -70,6 +70,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         if right { "right" } else { "wrong" }
     );
     drop((read, sum));
+    // The pool must not ask for streams that are destroyed.
+    for stream in [&first, &second] {
+        pool.forget_stream(CudaDevice::stream_id(stream.cu_stream()))?;
+    }
     println!("{} bytes live, {} reserved", pool.stats().live_bytes, pool.stats().reserved_bytes);
     if right { Ok(()) } else { Err("the kernels did not give 3 times the values".into()) }
 }

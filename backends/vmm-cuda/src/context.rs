@@ -11,7 +11,7 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vmm_core::device::{DeviceErrorKind, DeviceResult};
+use vmm_core::device::{DeviceError, DeviceErrorKind, DeviceResult};
 
 /// One share in the primary context of a device.
 #[derive(Debug)]
@@ -67,42 +67,51 @@ impl Context {
         if !self.lives() {
             return Err(gone(about));
         }
-        self.push().map_err(|result| {
-            self.note(result);
-            about.failed(self.driver, result)
-        })
+        self.push().map_err(|result| self.failed(about, result))
     }
 
     /// As `enter`, and lets calls pass that a capture, in any mode and of any thread, would forbid.
     /// None of them touches a stream that captures, so that none can harm its graph.
     pub(crate) fn enter_relaxed(&self, about: About) -> DeviceResult<Current<'_>> {
         let mut current = self.enter(about)?;
-        let mut mode = CAPTURE_MODE_RELAXED;
-        // SAFETY: a legal mode; the driver writes the thread's former one.
-        let result = unsafe { (self.driver.exchange_capture_mode)(&raw mut mode) };
-        self.check(about, result)?;
-        current.mode = Some(mode);
+        let relaxed = Relaxed::enter(self.driver);
+        current.relaxed = Some(relaxed.map_err(|result| self.failed(about, result))?);
         Ok(current)
     }
 
     /// The result of a call as the device interface sees it.
     pub(crate) fn check(&self, about: About, result: Code) -> DeviceResult<()> {
-        if result == code::SUCCESS {
-            return Ok(());
-        }
-        self.note(result);
-        about.check(self.driver, result)
+        if result == code::SUCCESS { Ok(()) } else { Err(self.failed(about, result)) }
     }
 
-    fn note(&self, result: Code) {
-        let gone = [
-            code::NOT_INITIALIZED,
-            code::DEINITIALIZED,
-            code::INVALID_CONTEXT,
-            code::CONTEXT_IS_DESTROYED,
-        ];
-        if gone.contains(&result) {
+    /// The error of a call that has returned `result`, which is not success. Notes a context that is
+    /// gone.
+    fn failed(&self, about: About, result: Code) -> DeviceError {
+        let error = about.failed(self.driver, result);
+        if error.kind != DeviceErrorKind::Deinitialized {
+            return error;
+        }
+        if self.is_gone(result) {
             self.lost.store(true, Ordering::Relaxed);
+            return error;
+        }
+        DeviceError { kind: DeviceErrorKind::Failed, ..error }
+    }
+
+    /// Whether a result that tells of a lost driver or context is about this one. Calls with the
+    /// handle of a destroyed stream can return the same, so that the context itself is asked, where
+    /// the driver can.
+    fn is_gone(&self, result: Code) -> bool {
+        let of_context = [code::INVALID_CONTEXT, code::CONTEXT_IS_DESTROYED];
+        if self.id == 0 || !of_context.contains(&result) {
+            return true;
+        }
+        match self.read_id() {
+            Ok(id) => id != self.id,
+            Err(result) => {
+                let of_driver = [code::NOT_INITIALIZED, code::DEINITIALIZED];
+                of_context.contains(&result) || of_driver.contains(&result)
+            }
         }
     }
 
@@ -120,7 +129,7 @@ impl Context {
             // SAFETY: the context is held by this share; where it was reset, the driver refuses.
             succeed(unsafe { (self.driver.ctx_push_current)(self.raw) })?;
         }
-        Ok(Current { context: self, pushed, mode: None, here: PhantomData })
+        Ok(Current { context: self, pushed, relaxed: None, here: PhantomData })
     }
 
     fn read_id(&self) -> Result<u64, Code> {
@@ -143,7 +152,7 @@ impl Drop for Context {
 }
 
 /// The error of every call after the context was lost.
-fn gone(about: About) -> vmm_core::device::DeviceError {
+fn gone(about: About) -> DeviceError {
     let detail = "the driver has shut down, or the context was reset; open the device anew";
     about.error(DeviceErrorKind::Deinitialized, detail)
 }
@@ -157,24 +166,46 @@ fn succeed(result: Code) -> Result<(), Code> {
 pub(crate) struct Current<'a> {
     context: &'a Context,
     pushed: bool,
-    /// The thread's capture mode before it was relaxed.
-    mode: Option<c_int>,
-    /// Contexts and modes belong to a thread, so the guard stays on its own.
+    relaxed: Option<Relaxed>,
+    /// Contexts belong to a thread, so the guard stays on its own.
     here: PhantomData<*const ()>,
 }
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
-        let driver = self.context.driver;
-        if let Some(mut mode) = self.mode {
-            // SAFETY: the mode that the driver has returned for this thread, which the guard does not
-            // leave (`here`).
-            unsafe { (driver.exchange_capture_mode)(&raw mut mode) };
-        }
+        // While the context is still current, as when the mode was relaxed.
+        drop(self.relaxed.take());
         if self.pushed {
             let mut popped = ptr::null_mut();
             // SAFETY: what `push` put on top of this thread's stack; guards end in reverse order.
-            unsafe { (driver.ctx_pop_current)(&raw mut popped) };
+            unsafe { (self.context.driver.ctx_pop_current)(&raw mut popped) };
         }
+    }
+}
+
+/// The capture mode of this thread is relaxed while this lives.
+#[derive(Debug)]
+pub(crate) struct Relaxed {
+    driver: &'static Driver,
+    /// The thread's mode before.
+    mode: c_int,
+    /// Modes belong to a thread, so the guard stays on its own.
+    here: PhantomData<*const ()>,
+}
+
+impl Relaxed {
+    pub(crate) fn enter(driver: &'static Driver) -> Result<Self, Code> {
+        let mut mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: a legal mode; the driver writes the thread's former one.
+        succeed(unsafe { (driver.exchange_capture_mode)(&raw mut mode) })?;
+        Ok(Self { driver, mode, here: PhantomData })
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: the mode that the driver has returned for this thread, which the guard does not
+        // leave (`here`).
+        unsafe { (self.driver.exchange_capture_mode)(&raw mut self.mode) };
     }
 }

@@ -1,6 +1,6 @@
 //! The device.
 
-use crate::context::Context;
+use crate::context::{Context, Relaxed};
 use crate::driver::Driver;
 use crate::error::About;
 use crate::fence::Fences;
@@ -46,6 +46,9 @@ impl CudaDevice {
     /// Says what is missing and what to do about it.
     pub fn new(options: CudaOptions) -> Result<Self, Unavailable> {
         let driver = Driver::get()?;
+        // None of the calls touches a stream, so that a capture need not forbid them, nor end by them.
+        // Where the driver does not relax the mode, a device still opens outside of captures.
+        let _relaxed = Relaxed::enter(driver);
         let facts = open::facts(driver, options)?;
         let context = Context::retain(driver, facts.device)?;
         Ok(Self {

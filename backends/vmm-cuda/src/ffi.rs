@@ -37,6 +37,7 @@ pub(crate) mod code {
     pub(crate) const CONTEXT_IS_DESTROYED: Code = 709;
     pub(crate) const NOT_SUPPORTED: Code = 801;
     pub(crate) const STREAM_CAPTURE_IMPLICIT: Code = 906;
+    pub(crate) const CAPTURED_EVENT: Code = 907;
 }
 
 /// `CUdevice_attribute`
@@ -152,6 +153,7 @@ mod tests {
             (code::CONTEXT_IS_DESTROYED, E::CUDA_ERROR_CONTEXT_IS_DESTROYED),
             (code::NOT_SUPPORTED, E::CUDA_ERROR_NOT_SUPPORTED),
             (code::STREAM_CAPTURE_IMPLICIT, E::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT),
+            (code::CAPTURED_EVENT, E::CUDA_ERROR_CAPTURED_EVENT),
         ];
         for (ours, theirs) in pairs {
             assert_eq!(ours, theirs as Code, "{theirs:?}");

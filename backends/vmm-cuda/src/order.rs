@@ -84,7 +84,16 @@ impl CudaDevice {
     pub(crate) fn ask_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         let about = on_stream(DeviceOp::IsCapturing);
         let raw = Self::handle(about, stream)?;
-        let _current = self.context.enter(about)?;
+        let current = self.context.enter(about)?;
+        self.captures(about, raw, &current)
+    }
+
+    fn captures(
+        &self,
+        about: About,
+        raw: ffi::Stream,
+        _current: &Current<'_>,
+    ) -> DeviceResult<bool> {
         let mut status = CAPTURE_STATUS_NONE;
         // SAFETY: that the stream lives is the caller's promise; the driver writes the status.
         let result = unsafe { (self.context.driver().stream_is_capturing)(raw, &raw mut status) };
@@ -95,6 +104,8 @@ impl CudaDevice {
         Ok(status != CAPTURE_STATUS_NONE)
     }
 
+    /// A capture of another thread can begin after the pool has asked whether the stream captures. What
+    /// is recorded then is part of the graph and never reached, so that it becomes no fence.
     pub(crate) fn record_fence(&self, stream: StreamId) -> DeviceResult<Fence> {
         let about = on_stream(DeviceOp::Record);
         let raw = Self::handle(about, stream)?;
@@ -112,7 +123,15 @@ impl CudaDevice {
             self.fences.recycle(event);
             return Err(error);
         }
-        Ok(Fence { stream, value: line.push(event) })
+        let captures = self.captures(about, raw, &current);
+        if captures == Ok(false) {
+            return Ok(Fence { stream, value: line.push(event) });
+        }
+        let _relaxed = self.context.enter_relaxed(about)?;
+        self.destroy_event(event);
+        captures?;
+        let detail = "the stream began to capture; record the fence when the capture has ended";
+        Err(about.error(DeviceErrorKind::NotReady, detail))
     }
 
     /// An event without timing, which makes it quick.
@@ -130,7 +149,8 @@ impl CudaDevice {
         // SAFETY: an event of this device that was recorded and not destroyed: that happens at the
         // device's end only, or where nobody else knows the event.
         match unsafe { (self.context.driver().event_query)(event.0) } {
-            code::NOT_READY => Ok(false),
+            // A capture that began and ended around the record; only the stream's end is known then.
+            code::NOT_READY | code::CAPTURED_EVENT => Ok(false),
             result => self.context.check(about, result).map(|()| true),
         }
     }

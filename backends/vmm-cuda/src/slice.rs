@@ -1,6 +1,7 @@
 //! Pool memory as cudarc sees it.
 
 use crate::device::CudaDevice;
+use crate::stream;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{
     CudaEvent, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice, DriverError,
@@ -8,6 +9,7 @@ use cudarc::driver::{
 };
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, OnceLock};
 use vmm_core::units::{DeviceAddr, StreamId};
 use vmm_core::{AllocError, Lease, Owner, Pool};
@@ -21,11 +23,17 @@ use vmm_core::{AllocError, Lease, Owner, Pool};
 ///
 /// As an argument of a kernel it does not learn which stream the kernel is launched on: launch on the
 /// slice's own, or order the two (`CudaStream::join`), and tell the lease ([`Lease::used_on`]).
+///
+/// Before a stream is destroyed, which cudarc does with the last `Arc` of it, the pool must be told
+/// ([`Pool::forget_stream`]). That goes for each stream that a slice was used on through [`DevicePtr`] or
+/// [`DevicePtrMut`]. For its own stream the slice does so itself where it holds the last `Arc`; a pool
+/// cannot be told while a stream captures, so let go of the last slice of a stream outside of captures.
 pub struct LeaseSlice<T> {
+    pool: Pool<CudaDevice>,
     lease: Lease<CudaDevice>,
     addr: CUdeviceptr,
     len: usize,
-    stream: Arc<CudaStream>,
+    stream: ManuallyDrop<Arc<CudaStream>>,
     name: StreamId,
     others: Others,
     elements: PhantomData<T>,
@@ -101,11 +109,18 @@ impl<T: DeviceRepr> LeaseSlice<T> {
         if !addr.0.is_multiple_of(alignment as u64) {
             return Err(SliceError::Misaligned { addr, alignment });
         }
-        if name != lease.stream() {
-            lease.used_on(name);
-        }
-        let (stream, others) = (Arc::clone(stream), Others::default());
-        Ok(Self { lease, addr: addr.0, len, stream, name, others, elements: PhantomData })
+        // Also where the names are equal: the lease's stream may be gone, and its handle come back.
+        lease.used_on(name);
+        Ok(Self {
+            pool: pool.clone(),
+            lease,
+            addr: addr.0,
+            len,
+            stream: ManuallyDrop::new(Arc::clone(stream)),
+            name,
+            others: Others::default(),
+            elements: PhantomData,
+        })
     }
 
     /// Fresh memory with a copy of `values`, which have been read when this returns.
@@ -175,7 +190,7 @@ impl<T> LeaseSlice<T> {
     #[must_use]
     pub fn into_lease(self) -> Lease<CudaDevice> {
         self.follow_others();
-        self.lease
+        self.lease.share(self.lease.owner())
     }
 
     /// How many elements it has.
@@ -234,6 +249,19 @@ impl<T> LeaseSlice<T> {
                 own.record_err(Err::<(), _>(error));
                 (self.addr, SyncOnDrop::sync_stream(stream))
             }
+        }
+    }
+}
+
+impl<T> Drop for LeaseSlice<T> {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here, and not used afterwards.
+        let stream = unsafe { ManuallyDrop::take(&mut self.stream) };
+        // Of several slices that end at once, one finds itself the last. The legacy stream stays.
+        let last = Arc::into_inner(stream).filter(|_| self.name != stream::LEGACY);
+        if let Some(_stream) = last {
+            // Nobody is there to take an error, and the stream cannot be kept.
+            let _ = self.pool.forget_stream(self.name);
         }
     }
 }

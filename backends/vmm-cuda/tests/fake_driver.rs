@@ -5,15 +5,18 @@ mod common;
 
 use common::Cards;
 use common::harness::{CudaHarness, has_access};
-use std::ffi::{c_char, c_int};
+use cudarc::driver::sys::CUcontext;
+use cudarc::driver::{CudaContext, CudaStream};
+use std::ffi::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, OnceLock};
 use vmm_conformance::Report;
 use vmm_core::device::{AddrRange, DeviceErrorKind, FrameKind, Mapping, VirtualMemoryDevice};
-use vmm_core::units::{DeviceOrdinal, Fence};
+use vmm_core::units::{DeviceOrdinal, Fence, StreamId};
+use vmm_core::{Maintenance, Owner, Pool, PoolOptions};
 use vmm_cuda::kernels::{Contents, Gate, Mismatches};
-use vmm_cuda::{CudaDevice, CudaOptions, Unavailable, VirtualMemory};
+use vmm_cuda::{CudaDevice, CudaOptions, LeaseSlice, Unavailable, VirtualMemory};
 
 /// Set in processes with the fake driver; says what to do there.
 const TASK: &str = "VMM_FAKE_DRIVER_TASK";
@@ -79,6 +82,10 @@ fn child() {
         "access" => a_grant_that_fails_is_an_error(),
         "gone" => a_driver_that_has_shut_down_is_done(),
         "reset" => a_context_that_was_reset_is_done(),
+        "dead stream" => a_dead_stream_is_not_a_lost_device(),
+        "open in capture" => opening_leaves_a_capture_alone(),
+        "captured" => a_captured_event_is_no_fence(),
+        "slice" => a_slice_forgets_the_stream_that_goes_with_it(),
         "unaligned" => plain_frames_are_aligned(),
         "old" => {
             let error = CudaDevice::new(CudaOptions::default()).unwrap_err();
@@ -287,6 +294,96 @@ fn a_context_that_was_reset_is_done() {
     assert_eq!(live()[6], 0, "shares in contexts");
 }
 
+fn a_dead_stream_is_not_a_lost_device() {
+    let device = CudaDevice::new(CudaOptions::default()).expect("a device");
+    let stream = device.make_stream().expect("a stream");
+    for code in [201, 709] {
+        fail(c"cuStreamIsCapturing", 1, code);
+        let error = device.is_capturing(stream).unwrap_err();
+        assert_eq!((error.kind, error.code), (DeviceErrorKind::Failed, i64::from(code)), "{error}");
+        assert!(device.lives());
+        assert_eq!(device.is_capturing(stream), Ok(false));
+    }
+}
+
+/// Begins a capture of this mode on a stream.
+fn begin_capture(device: &CudaDevice, stream: StreamId, mode: c_int) {
+    let push: unsafe extern "C" fn(CUcontext) -> c_int = symbol("cuCtxPushCurrent_v2");
+    // SAFETY: the context lives as long as the device.
+    assert_eq!(unsafe { push(device.context()) }, 0);
+    let begin: unsafe extern "C" fn(u64, c_int) -> c_int = symbol("cuStreamBeginCapture_v2");
+    // SAFETY: a name is the handle of a stream, as a number.
+    assert_eq!(unsafe { begin(stream.0, mode) }, 0);
+}
+
+/// The result of `cuStreamEndCapture`.
+fn end_capture(stream: StreamId) -> c_int {
+    let end: unsafe extern "C" fn(u64, *mut *mut c_void) -> c_int = symbol("cuStreamEndCapture");
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: as above; the driver writes the graph.
+    unsafe { end(stream.0, &raw mut graph) }
+}
+
+fn opening_leaves_a_capture_alone() {
+    let options = CudaOptions::default();
+    let device = CudaDevice::new(options).expect("a device");
+    let stream = device.make_stream().expect("a stream");
+    begin_capture(&device, stream, 0);
+    let here = CudaDevice::new(options).expect("a device");
+    let there = std::thread::spawn(move || CudaDevice::new(options));
+    let there = there.join().expect("no panic").expect("a device");
+    for opened in [here, there] {
+        assert_eq!(opened.properties(), device.properties());
+    }
+    CudaDevice::new(CudaOptions::of_device(7)).expect_err("no such device");
+    let exchange: unsafe extern "C" fn(*mut c_int) -> c_int =
+        symbol("cuThreadExchangeStreamCaptureMode");
+    let mut mode = 0;
+    // SAFETY: a legal mode; the driver writes the former one.
+    unsafe { exchange(&raw mut mode) };
+    assert_eq!(mode, 0, "the mode of the thread came back");
+    assert_eq!(end_capture(stream), 0);
+}
+
+fn a_captured_event_is_no_fence() {
+    let device = CudaDevice::new(CudaOptions::default()).expect("a device");
+    let stream = device.make_stream().expect("a stream");
+    let first = device.record(stream).expect("a fence");
+    begin_capture(&device, stream, 2);
+    let before = live()[0];
+    assert_eq!(device.record(stream).unwrap_err().kind, DeviceErrorKind::NotReady);
+    assert_eq!(live()[0], before, "events");
+    assert_eq!(end_capture(stream), 0);
+    let next = device.record(stream).expect("a fence");
+    assert_eq!(next.value, first.value + 1);
+    device.synchronize_stream(stream).expect("no failure");
+    fail(c"cuEventQuery", 1, 907);
+    assert_eq!(device.reached(stream), Ok(0));
+    assert_eq!(device.reached(stream), Ok(next.value));
+}
+
+fn a_slice_forgets_the_stream_that_goes_with_it() {
+    let device = Arc::new(CudaDevice::new(CudaOptions::default()).expect("a device"));
+    let options = PoolOptions { maintenance: Maintenance::UserLoop, ..PoolOptions::default() };
+    let pool = Pool::new(device, options).expect("a pool");
+    let context = CudaContext::new(0).expect("the context");
+    let kept = context.new_stream().expect("a stream");
+    let make = |len, stream: &Arc<CudaStream>| {
+        LeaseSlice::<u8>::zeroed(&pool, len, stream, Owner::NONE).expect("memory")
+    };
+    let gone = context.new_stream().expect("a stream");
+    let (first, second) = (make(4 << 20, &gone), make(4 << 20, &gone));
+    drop(gone);
+    drop(first);
+    // The lease outlives the slice, and its stream.
+    let lease = second.into_lease();
+    assert_eq!(live()[1], 1, "streams");
+    assert_eq!(make(16 << 20, &kept).len(), 16 << 20);
+    drop(lease);
+    assert_eq!(make(32 << 20, &kept).len(), 32 << 20);
+    pool.trim(0).expect("no failure");
+}
+
 fn plain_frames_are_aligned() {
     let options = CudaOptions { virtual_memory: VirtualMemory::Plain, ..CudaOptions::default() };
     let device = CudaDevice::new(options).expect("a device");
@@ -318,6 +415,22 @@ fn failures_change_nothing() {
 fn a_lost_driver_is_done() {
     succeeds("gone", &[("FAKE_CUDA_DEVICES", "2")]);
     succeeds("reset", &[("FAKE_CUDA_DEVICES", "2")]);
+}
+
+#[test]
+fn a_dead_stream_does_not_end_the_device() {
+    succeeds("dead stream", &[]);
+}
+
+#[test]
+fn captures_and_the_device_do_not_meet() {
+    succeeds("open in capture", &[]);
+    succeeds("captured", &[]);
+}
+
+#[test]
+fn slices_forget_their_streams() {
+    succeeds("slice", &[]);
 }
 
 #[test]

@@ -7,9 +7,10 @@ use std::process::ExitCode;
 pub enum Exit {
     /// Everything was done and every allocation succeeded.
     Success = 0,
-    /// A replay had allocations that failed, or no limit works.
+    /// A replay had allocations that failed or wrong bytes, no limit works, or a measurement failed.
     Failures = 1,
-    /// The command line is wrong, an input could not be read or replayed, or the output not written.
+    /// The command line is wrong, the device is not there, an input could not be read or replayed, or
+    /// the output not written.
     BadInput = 2,
 }
 

@@ -1,22 +1,23 @@
 //! The `vmm` command as a library; the binary only calls [`main`].
 //!
 //! `vmm replay` reads traces (`vmm-trace`), replays them (`vmm-replay`) on a device that is chosen
-//! here, and prints a table or JSON. [`options`] is the command line.
+//! here, and prints a table or JSON. `vmm probe` shows a device. [`options`] is the command line.
 #![forbid(unsafe_code)]
 
+mod device;
 mod exit;
 mod figures;
 mod inputs;
-mod mock;
 pub mod options;
+mod probe;
 mod progress;
 mod replay;
 mod report;
 mod table;
 mod terminal;
 
+pub use device::{MockContents, MockTimeline, replay_on_mock};
 pub use exit::Exit;
-pub use mock::{MockTimeline, replay_on_mock};
 pub use terminal::Terminal;
 
 use clap::{CommandFactory, Parser};
@@ -34,6 +35,7 @@ pub fn main() -> ExitCode {
 pub fn run(options: &Options, terminal: &Terminal) -> Exit {
     match &options.command {
         Command::Replay(options) => replay::run(options, *terminal),
+        Command::Probe(options) => probe::run(options, *terminal),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Options::command(), "vmm", &mut script);

@@ -1,5 +1,11 @@
 //! The command line.
 
+mod device;
+mod probe;
+
+pub use device::DeviceOption;
+pub use probe::ProbeOptions;
+
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use std::path::PathBuf;
@@ -22,6 +28,9 @@ pub enum Command {
     /// Replay recorded memory traces on a pool and report memory and cost
     #[command(after_help = REPLAY_HELP)]
     Replay(ReplayOptions),
+    /// Show a device: its memory, what its virtual memory can do, and what its calls take
+    #[command(after_help = probe::HELP)]
+    Probe(ProbeOptions),
     /// Print a completion script for a shell
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
@@ -33,8 +42,10 @@ pub enum Command {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  everything was done and every allocation succeeded
-  1  a replay had allocations that failed, or no limit works
-  2  the command line is wrong, or an input could not be read or replayed (the others were)";
+  1  a replay had allocations that failed or wrong bytes, no limit works, or a device
+     failed while it was measured
+  2  the command line is wrong, a device is not there, or an input could not be read or
+     replayed (the others were)";
 
 const REPLAY_HELP: &str = "\
 The table, one row for each trace and device:
@@ -50,6 +61,8 @@ The table, one row for each trace and device:
   waits     how often the host had to wait for the device
   host      real time of one allocation or release, in nanoseconds
   failed    allocations for which there was no memory
+  wrong     with --check: bytes that were not what had been written; below the table are
+            the first such leases, and what else the device noticed
   budget    with --budget: the smallest limit that works, over needed
 The last row is the geometric mean; shares below 0.0001 % count as that.
 
@@ -59,6 +72,23 @@ Examples:
   vmm replay run.pickle.gz --target 20GiB      stay under 20 GiB where possible
   vmm replay run.pickle.gz --budget            the smallest limit that works
   vmm replay traces --json                     for programs
+  vmm replay traces --device cuda --check      real calls on a card, every byte checked
+  vmm probe --json > card.json                 on your card, while it is idle; then anywhere
+  vmm replay traces --costs card.json          what its driver would take
+
+On a card (--device cuda) the pool's calls are made for real, so driver, worker and worst
+are measured. The clock stays that of the trace, and skips its gaps: a fence counts as
+reached --lag after it was recorded, as on the mock, and if the card is not there yet the
+host waits for it, uncounted. Before each fence the card gets 20 us of stand-in work. So
+the figures say what this card and driver take for the calls that the pool makes in this
+program. The program's own kernels do not run; --busy lets one run beside the replay, for
+half a minute at most, and on the mock multiplies the costs by 3, as was measured on a
+card. The worker is modelled in all cases.
+
+--check fills each lease on its stream with a pattern of its own and compares all of it on
+the stream that uses it last, before its release, all on the device. It writes and reads
+every byte that the trace allocates. On a card its kernels make device calls slower; apart
+from that it changes no other figure.
 
 A trace is a snapshot of PyTorch's allocator, pickled, or a CSV log of RAPIDS RMM:
   torch.cuda.memory._record_memory_history()
@@ -67,8 +97,9 @@ A trace is a snapshot of PyTorch's allocator, pickled, or a CSV log of RAPIDS RM
 
 Exit codes:
   0  every allocation succeeded
-  1  allocations failed, or no limit works
-  2  the command line is wrong, or an input could not be read or replayed (the others were)";
+  1  allocations failed, bytes were wrong, or no limit works
+  2  the command line is wrong, the device is not there, or an input could not be read or
+     replayed (the others were)";
 
 const COMPLETIONS_HELP: &str = "\
 Examples:
@@ -106,9 +137,27 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "WHO", default_value = "worker")]
     pub maintenance: MaintenanceOption,
 
-    /// The device to replay on
-    #[arg(long, default_value = "mock")]
+    /// The device to replay on: mock, cuda or cuda:N
+    ///
+    /// The mock is host-only, with the rules and the measured costs of an NVIDIA H200, or the costs
+    /// of --costs. On a card the driver's calls are made and measured.
+    #[arg(long, value_name = "DEVICE", default_value = "mock")]
     pub device: DeviceOption,
+
+    /// What calls cost on the mock: the output of 'vmm probe --json' on a card [default: an H200]
+    ///
+    /// Times between the measured lengths are interpolated. What a probe does not measure (peer
+    /// access, copies and fills) and what the file lacks costs what it does on an H200.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub costs: Option<PathBuf>,
+
+    /// Let a kernel run beside the replay: device calls take longer then
+    #[arg(long)]
+    pub busy: bool,
+
+    /// Check that each lease keeps its bytes from its first use to its last
+    #[arg(long)]
+    pub check: bool,
 
     /// Print one JSON array with an object for each trace and device
     #[arg(long)]
@@ -117,13 +166,6 @@ pub struct ReplayOptions {
     /// Show no progress; it is only shown on a terminal anyway
     #[arg(long)]
     pub no_progress: bool,
-}
-
-/// Devices that a replay can run on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DeviceOption {
-    /// Host-only, with the rules and the measured costs of an NVIDIA H200
-    Mock,
 }
 
 /// Settings of `--cross-stream`.

@@ -1,9 +1,9 @@
 //! `vmm replay`.
 
+use crate::device::ReplayDevice;
 use crate::exit::Exit;
 use crate::inputs::trace_files;
-use crate::mock::replay_on_mock;
-use crate::options::{DeviceOption, ReplayOptions};
+use crate::options::ReplayOptions;
 use crate::progress::Progress;
 use crate::report;
 use crate::terminal::Terminal;
@@ -13,8 +13,16 @@ use vmm_trace::{DeviceTrace, Trace, read_file};
 
 /// Replays all inputs, prints a table or JSON, and says how it went.
 pub(crate) fn run(options: &ReplayOptions, terminal: Terminal) -> Exit {
+    let device = match ReplayDevice::open(options.device, options.costs.as_deref()) {
+        Ok(device) => device,
+        Err(line) => {
+            eprintln!("error: {line}");
+            return Exit::BadInput;
+        }
+    };
     let command = Command {
         options,
+        device,
         settings: settings(options),
         shows_progress: terminal.shows_progress && !options.no_progress,
     };
@@ -30,7 +38,7 @@ pub(crate) fn run(options: &ReplayOptions, terminal: Terminal) -> Exit {
             Err(line) => exit = exit.worse(command.bad_input(&line)),
         }
     }
-    if results.iter().any(|result| result.failures > 0) {
+    if results.iter().any(|r| r.failures > 0 || r.check.as_ref().is_some_and(|c| !c.is_clean())) {
         exit = exit.worse(Exit::Failures);
     }
     if options.json {
@@ -47,6 +55,7 @@ fn settings(options: &ReplayOptions) -> ReplaySettings {
         limit: options.limit,
         target: options.target,
         lag: options.lag,
+        busy: options.busy,
         cross_stream: options.cross_stream.into(),
         upkeep: options.maintenance.into(),
         ..ReplaySettings::default()
@@ -55,6 +64,7 @@ fn settings(options: &ReplayOptions) -> ReplaySettings {
 
 struct Command<'a> {
     options: &'a ReplayOptions,
+    device: ReplayDevice,
     settings: ReplaySettings,
     shows_progress: bool,
 }
@@ -80,12 +90,10 @@ impl Command<'_> {
                 1 => trace.name.clone(),
                 _ => format!("{}#{}", trace.name, device.device),
             };
-            match self.device(&name, device) {
+            match self.one(&name, device) {
                 Ok(Some(mut result)) => {
                     result.trace = name;
-                    result.device = match self.options.device {
-                        DeviceOption::Mock => "mock".to_owned(),
-                    };
+                    result.device = self.options.device.to_string();
                     results.push(result);
                 }
                 Ok(None) => {
@@ -109,7 +117,7 @@ impl Command<'_> {
     }
 
     /// Replays one device; `None` if a smallest limit was searched for and there is none.
-    fn device(&self, name: &str, trace: &DeviceTrace) -> Result<Option<ReplayResult>, ReplayError> {
+    fn one(&self, name: &str, trace: &DeviceTrace) -> Result<Option<ReplayResult>, ReplayError> {
         if !self.options.budget {
             return self.replay(name, trace, &self.settings).map(Some);
         }
@@ -143,9 +151,9 @@ impl Command<'_> {
     ) -> Result<ReplayResult, ReplayError> {
         let progress = Progress::begin(format!("replaying {what}"), self.shows_progress);
         let mut report = |done: usize, total: usize| progress.at(done as u64, total as u64);
-        match self.options.device {
-            DeviceOption::Mock => replay_on_mock(trace, settings, &mut report),
-        }
+        // A search asks where allocations fail; the last replay, with the limit found, is checked.
+        let checked = self.options.check && !settings.stop_at_failure;
+        self.device.replay(trace, settings, checked, &mut report)
     }
 }
 
@@ -159,6 +167,10 @@ fn advice(error: &ReplayError) -> String {
         ReplayError::LimitBelowAllocation { needed, .. } => {
             format!("{error}; give a limit of at least {}MiB, or 1x", needed.div_ceil(1 << 20))
         }
-        ReplayError::Pool(_) | ReplayError::Device(_) => error.to_string(),
+        ReplayError::Stream(_)
+        | ReplayError::Pool(_)
+        | ReplayError::Device(_)
+        | ReplayError::Contents { .. }
+        | ReplayError::Checks(_) => error.to_string(),
     }
 }

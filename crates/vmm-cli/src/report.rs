@@ -2,6 +2,7 @@
 
 use crate::figures::{geometric_mean, mib, milliseconds, percent, ratio};
 use crate::table::{Cell, Table};
+use std::fmt::Write as _;
 use vmm_replay::ReplayResult;
 
 /// What a mean takes for a share that is smaller: a millionth.
@@ -27,11 +28,16 @@ const COLUMNS: [(&str, &str); 12] = [
 const FAILED: (&str, &str) = ("failed", "");
 const BUDGET: (&str, &str) = ("budget", "");
 
-/// The results as an aligned table: a row each, and their geometric mean where there are several.
+/// Behind the last column, where bytes were checked.
+const WRONG: (&str, &str) = ("wrong", "");
+
+/// The results as an aligned table: a row each, and their geometric mean where there are several. What
+/// the checks found is named below.
 pub(crate) fn table(results: &[ReplayResult], coloured: bool) -> String {
     let with_budget = results.iter().any(|r| r.budget_bytes.is_some());
     let last = if with_budget { BUDGET } else { FAILED };
-    let columns = || COLUMNS.into_iter().chain([last]);
+    let wrong = results.iter().any(|r| r.check.is_some()).then_some(WRONG);
+    let columns = || COLUMNS.into_iter().chain([last]).chain(wrong);
     let mut table = Table::default();
     table.push(columns().map(|(name, _)| Cell::heading(name)).collect());
     table.push(columns().map(|(_, unit)| Cell::faint(unit)).collect());
@@ -41,7 +47,31 @@ pub(crate) fn table(results: &[ReplayResult], coloured: bool) -> String {
     if results.len() > 1 {
         table.push(mean_row(results, with_budget));
     }
-    table.render(coloured)
+    let mut text = table.render(coloured);
+    for result in results {
+        describe_faults(result, &mut text);
+    }
+    text
+}
+
+/// A line for each lease with wrong bytes that is known by name, and one for complaints.
+fn describe_faults(result: &ReplayResult, text: &mut String) {
+    let Some(check) = &result.check else { return };
+    // Writing to a string cannot fail.
+    for wrong in &check.first_wrong {
+        let _ = writeln!(
+            text,
+            "{}: lease {} holds a wrong byte at offset {}",
+            result.trace, wrong.lease, wrong.offset
+        );
+    }
+    if check.complaints > 0 {
+        let _ = writeln!(
+            text,
+            "{}: illegal calls, and work on the same bytes without an order: {}",
+            result.trace, check.complaints
+        );
+    }
 }
 
 fn row(result: &ReplayResult, with_budget: bool) -> Vec<Cell> {
@@ -53,7 +83,11 @@ fn row(result: &ReplayResult, with_budget: bool) -> Vec<Cell> {
     } else {
         Cell::alarming(result.failures.to_string())
     };
-    vec![
+    let wrong = result.check.as_ref().map(|check| {
+        let bytes = check.wrong_bytes.to_string();
+        if check.is_clean() { Cell::from(bytes) } else { Cell::alarming(bytes) }
+    });
+    let mut row = vec![
         result.trace.as_str().into(),
         mib(result.peak_requested_bytes).into(),
         or_dash(result.recorded_peak_reserved_bytes.map(mib)),
@@ -67,7 +101,9 @@ fn row(result: &ReplayResult, with_budget: bool) -> Vec<Cell> {
         result.waits.to_string().into(),
         format!("{:.0}", result.host_ns_per_op).into(),
         last,
-    ]
+    ];
+    row.extend(wrong);
+    row
 }
 
 /// Means stand only where a mean says something: ratios, shares and time per operation.
@@ -120,6 +156,8 @@ pub(crate) fn json(results: &[ReplayResult]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vmm_core::DeviceOp;
+    use vmm_replay::{CallAccount, CheckResult, OpCalls, WrongLease};
 
     fn result(trace: &str, needed: u64, scale: f64) -> ReplayResult {
         ReplayResult {
@@ -139,6 +177,16 @@ mod tests {
             waits: 0,
             host_ns_per_op: 98.76,
             failures: 0,
+            device_calls: CallAccount::new(|op| match op {
+                DeviceOp::Map => OpCalls { count: 300, time_ns: 1_200_000 },
+                DeviceOp::Reached => OpCalls { count: 11, time_ns: 34_567 },
+                _ => OpCalls::default(),
+            }),
+            worker_device_calls: CallAccount::new(|op| match op {
+                DeviceOp::MakeFrame => OpCalls { count: 12, time_ns: 20_000_000 },
+                _ => OpCalls::default(),
+            }),
+            check: None,
             limit_bytes: None,
             budget_bytes: None,
             worker_driver_calls: 12,
@@ -175,10 +223,29 @@ mod tests {
     }
 
     #[test]
+    fn checks_add_a_column_and_lines() {
+        let mut good = result("frag_grow", 1_000 << 20, 1.0);
+        good.check = Some(CheckResult { leases: 7, bytes: 700, ..CheckResult::default() });
+        let mut bad = result("moe_train", 2_000 << 20, 1.0);
+        bad.check = Some(CheckResult {
+            wrong_bytes: 4_096,
+            complaints: 1,
+            first_wrong: vec![WrongLease { lease: 17, offset: 512 }],
+            ..good.check.clone().expect("set above")
+        });
+        insta::assert_snapshot!(table(&[good, bad], false));
+    }
+
+    #[test]
     fn json_has_the_stated_keys() {
         let mut searched = result("a", 1 << 20, 1.0);
         searched.budget_bytes = Some(3 << 20);
         searched.recorded_peak_reserved_bytes = None;
+        searched.check = Some(CheckResult {
+            wrong_bytes: 3,
+            first_wrong: vec![WrongLease { lease: 17, offset: 512 }],
+            ..CheckResult::default()
+        });
         insta::assert_snapshot!(json(&[result("a", 1 << 20, 1.0), searched]));
         assert_eq!(json(&[]), "[]\n");
     }

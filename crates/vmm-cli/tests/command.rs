@@ -64,6 +64,7 @@ fn help() {
     let dir = traces();
     insta::assert_snapshot!("help", vmm(&dir, &["--help"]));
     insta::assert_snapshot!("help_replay", vmm(&dir, &["replay", "--help"]));
+    insta::assert_snapshot!("help_probe", vmm(&dir, &["probe", "--help"]));
 }
 
 #[test]
@@ -74,6 +75,9 @@ fn wrong_command_lines() {
         vmm(&dir, &["replay", "frag_grow.pickle.gz", "--limit", "3 potatoes"]),
         vmm(&dir, &["replay", "frag_grow.pickle.gz", "--lag", "5"]),
         vmm(&dir, &["replay", "frag_grow.pickle.gz", "--limit", "1x", "--budget"]),
+        vmm(&dir, &["replay", "frag_grow.pickle.gz", "--device", "gpu"]),
+        vmm(&dir, &["replay", "frag_grow.pickle.gz", "--device", "cuda:1", "--costs", "any"]),
+        vmm(&dir, &["probe", "--device", "cuda:first"]),
     ];
     insta::assert_snapshot!(shown.join("\n"));
 }
@@ -159,4 +163,90 @@ fn bad_input_is_named_and_the_rest_is_replayed() {
     let (table, errors) = rest.split_once("--- stderr").expect("always there");
     assert!(table.contains("\ngood "), "{table}");
     insta::assert_snapshot!(format!("{head}(the table)\n--- stderr{errors}"));
+}
+
+#[test]
+fn a_checked_replay_has_the_figures_of_an_unchecked_one() {
+    let plain = ["replay", "frag_grow.pickle.gz", "--limit", "1.10x", "--json"];
+    let checked = [&plain[..], &["--check"]].concat();
+    let shown = vmm(&traces(), &checked);
+    let (before, check) = shown.split_once(",\n    \"check\": {").expect("the result of the check");
+    let unchecked = vmm(&traces(), &plain);
+    let unchecked = without_host_time_in_json(unchecked.split_once('\n').expect("lines").1);
+    let before = without_host_time_in_json(before.split_once('\n').expect("lines").1);
+    assert!(unchecked.starts_with(&before), "{before}\n{unchecked}");
+    insta::assert_snapshot!(check);
+}
+
+#[test]
+fn a_busy_device_is_slower() {
+    let driver_ms = |more: &[&str]| {
+        let args = [&["replay", "frag_grow.pickle.gz", "--maintenance", "none", "--json"], more];
+        let shown = vmm(&traces(), &args.concat());
+        let time = shown.split_once("\"driver_time_us\": ").expect("the key").1;
+        time.split_once(',').expect("more keys").0.parse::<f64>().expect("a number") / 1e3
+    };
+    let (idle, busy) = (driver_ms(&[]), driver_ms(&["--busy"]));
+    assert!(busy > 2.0 * idle, "{busy} ms busy, {idle} ms idle");
+}
+
+/// Hides the cards of a machine that has some.
+fn vmm_without_cards(args: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_vmm"))
+        .args(args)
+        .current_dir(traces())
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .output()
+        .expect("vmm runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    let code = output.status.code().expect("vmm ends by itself");
+    (code, text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_replay_on_a_card_that_is_not_there_is_one_clear_line() {
+    let replay = ["replay", "frag_grow.pickle.gz", "--device", "cuda:1"];
+    let (code, out, err) = vmm_without_cards(&replay);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(err.starts_with("error: cuda:1: the CUDA driver "), "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+}
+
+#[test]
+fn a_probe_without_a_card_says_what_is_missing() {
+    let (code, out, err) = vmm_without_cards(&["probe"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.starts_with("cuda:0"), "{out}");
+    assert!(out.contains("\nnot available\n") && out.contains("  CUDA: the CUDA driver "), "{out}");
+    assert!(!out.contains("virtual memory"), "{out}");
+}
+
+#[test]
+fn a_probe_always_has_the_same_keys() {
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+    let keys = |value: &serde_json::Value| -> Vec<String> {
+        value.as_object().expect("an object").keys().cloned().collect()
+    };
+    let (code, without, _) = vmm_without_cards(&["probe", "--json"]);
+    assert_eq!(code, 0);
+    let (code, mock, _) = vmm_without_cards(&["probe", "--json", "--device", "mock"]);
+    assert_eq!(code, 0);
+    let (without, mock) = (parse(&without), parse(&mock));
+    assert_eq!(keys(&without), keys(&mock));
+    for nothing in ["virtual_memory", "calls", "frames"] {
+        assert!(without[nothing].is_null() && !mock[nothing].is_null(), "{nothing}");
+    }
+    assert!(without["unavailable"].as_str().is_some_and(|text| text.contains("CUDA: ")));
+    assert!(mock["unavailable"].is_null());
+    assert_eq!(mock["memory"]["largest_block_bytes"], mock["memory"]["free_bytes"]);
+}
+
+#[test]
+fn a_probe_of_the_mock() {
+    insta::assert_snapshot!(vmm(&traces(), &["probe", "--device", "mock"]));
+}
+
+#[test]
+fn a_probe_that_measures_nothing() {
+    insta::assert_snapshot!(vmm(&traces(), &["probe", "--device", "mock", "--no-measure"]));
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use vmm_core::DeviceOp;
 use vmm_mock::{MockDevice, MockOptions};
 use vmm_replay::worst::{self, STEPS};
-use vmm_replay::{Amount, ReplayResult, ReplaySettings, Timeline, replay};
+use vmm_replay::{Amount, CallAccount, OpCalls, ReplayResult, ReplaySettings, Timeline, replay};
 use vmm_trace::DeviceTrace;
 
 #[path = "../tests/support/mock_timeline.rs"]

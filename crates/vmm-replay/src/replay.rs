@@ -1,6 +1,8 @@
 //! The driver: a trace's calls, one after the other, on a pool.
 
 use crate::amount::Amount;
+use crate::calls::CallAccount;
+use crate::contents::{Check, CheckResult, Contents};
 use crate::result::{ReplayResult, Sample};
 use crate::schedule::{Call, MOST_STREAMS, Schedule, Slot, StreamIndex};
 use crate::settings::{ReplaySettings, Upkeep};
@@ -9,10 +11,11 @@ use crate::timeline::Timeline;
 use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::Duration;
+use vmm_core::device::AddrRange;
 use vmm_core::units::{round_down, round_up};
 use vmm_core::{
-    AllocError, Clock, Lease, Maintenance, Owner, Pool, PoolError, PoolOptions, Request, StreamId,
-    VirtualMemoryDevice,
+    AllocError, Clock, DeviceError, DeviceResult, Lease, Maintenance, Owner, Pool, PoolError,
+    PoolOptions, Request, StreamId, VirtualMemoryDevice,
 };
 use vmm_trace::DeviceTrace;
 
@@ -44,9 +47,23 @@ pub enum ReplayError {
     /// The pool could not be made.
     #[error("the pool could not be made: {0}")]
     Pool(#[from] PoolError),
+    /// The device cannot make as many streams as the trace has.
+    #[error("the device cannot make one more stream: {0}")]
+    Stream(DeviceError),
     /// The device failed during the replay; that is not a lack of memory.
     #[error("the device failed: {0}")]
     Device(AllocError),
+    /// The bytes of a lease could not be written or checked.
+    #[error("the bytes of lease {lease} could not be written or checked: {error}")]
+    Contents {
+        /// Which: the replay's allocations are numbered from 1.
+        lease: u64,
+        /// What the device said.
+        error: DeviceError,
+    },
+    /// What the checks found could not be read.
+    #[error("the checks could not be finished: {0}")]
+    Checks(DeviceError),
 }
 
 /// Replays the calls of `trace` on a fresh pool over `device` and measures.
@@ -69,6 +86,45 @@ pub fn replay<D, T>(
     settings: &ReplaySettings,
     device: Arc<D>,
     timeline: &Arc<T>,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<ReplayResult, ReplayError>
+where
+    D: VirtualMemoryDevice + 'static,
+    T: Timeline + 'static,
+{
+    replay_on(trace, settings, device, timeline, None, progress)
+}
+
+/// As [`replay`], and checks through `contents` that leases keep their bytes.
+///
+/// A lease is filled on its stream when it was allocated and checked before it is released: on its
+/// stream, or on the stream that still uses it, behind that work and ordered after the filling by a
+/// fence. Leases that the trace never releases are checked at its end. The device calls of the check
+/// are in no figure, nor is its host time.
+///
+/// # Errors
+/// [`ReplayError`]; failed allocations and wrong bytes are no error.
+pub fn replay_checked<D, T>(
+    trace: &DeviceTrace,
+    settings: &ReplaySettings,
+    device: Arc<D>,
+    timeline: &Arc<T>,
+    contents: &dyn Contents,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<ReplayResult, ReplayError>
+where
+    D: VirtualMemoryDevice + 'static,
+    T: Timeline + 'static,
+{
+    replay_on(trace, settings, device, timeline, Some(contents), progress)
+}
+
+fn replay_on<D, T>(
+    trace: &DeviceTrace,
+    settings: &ReplaySettings,
+    device: Arc<D>,
+    timeline: &Arc<T>,
+    contents: Option<&dyn Contents>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<ReplayResult, ReplayError>
 where
@@ -103,12 +159,16 @@ where
     let name = device.properties().name.clone();
     let pool = Pool::new(device, options)?;
 
-    let mut run = Run::new(&pool, timeline.as_ref(), settings, &schedule);
+    let streams = (0..schedule.streams).map(|index| timeline.stream(index));
+    let streams = streams.collect::<Result<_, _>>().map_err(ReplayError::Stream)?;
+    let mut run = Run::new(&pool, timeline.as_ref(), settings, schedule.slots, streams);
+    run.check = contents.map(|contents| Check::new(contents, schedule.slots));
     run.allocate_start(&schedule.start)?;
     run.play(&schedule, settings, progress)?;
 
     let stats = pool.stats();
-    let figures = run.figures();
+    let device_calls = run.device_calls();
+    let check = run.finish_check()?;
     Ok(ReplayResult {
         trace: String::new(),
         policy: settings.policy.name().to_owned(),
@@ -118,18 +178,21 @@ where
         peak_live_bytes: stats.peak_live_bytes,
         peak_reserved_bytes: stats.peak_reserved_bytes,
         recorded_peak_reserved_bytes: recorded_peak(trace),
-        driver_calls: figures.driver_calls,
-        driver_time_us: microseconds(figures.driver_time_ns),
-        worker_driver_time_us: microseconds(run.worker.driver_time_ns),
+        driver_calls: device_calls.total().count,
+        driver_time_us: microseconds(device_calls.total().time_ns + run.waited_ns),
+        worker_driver_time_us: microseconds(run.worker.calls.total().time_ns),
         duration_us: trace.duration_us(),
         worst_allocation_us: microseconds(run.worst_ns),
         waits: stats.host_waits,
         // A tenth of a nanosecond is already more than the clock tells.
         host_ns_per_op: (run.stopwatch.ns_per(run.operations) * 10.0).round() / 10.0,
         failures: run.failures,
+        device_calls,
+        worker_device_calls: run.worker.calls,
+        check,
         limit_bytes: limit,
         budget_bytes: None,
-        worker_driver_calls: run.worker.driver_calls,
+        worker_driver_calls: run.worker.calls.total().count,
         curve: run.curve,
     })
 }
@@ -171,8 +234,11 @@ struct Run<'a, D: VirtualMemoryDevice + 'static, T> {
     stopwatch: Stopwatch,
     /// Allocations and releases since the clock started.
     operations: u64,
-    /// Totals of the timeline when the clock started.
-    driver_before: DriverTotals,
+    /// Device calls before the clock started.
+    calls_before: CallAccount,
+    /// Device calls that the check made.
+    calls_of_check: CallAccount,
+    check: Option<Check<'a>>,
     /// Time that the allocating thread waited for a step of the worker.
     waited_ns: u64,
     worst_ns: u64,
@@ -180,30 +246,26 @@ struct Run<'a, D: VirtualMemoryDevice + 'static, T> {
     curve: Vec<Sample>,
 }
 
-/// Device calls and their time.
-#[derive(Clone, Copy, Default)]
-struct DriverTotals {
-    driver_calls: u64,
-    driver_time_ns: u64,
-}
-
 impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
     fn new(
         pool: &'a Pool<D>,
         timeline: &'a T,
         settings: &ReplaySettings,
-        schedule: &Schedule,
+        slots: usize,
+        streams: Vec<StreamId>,
     ) -> Self {
         Self {
             pool,
             timeline,
             upkeep: settings.upkeep,
-            leases: std::iter::repeat_with(|| None).take(schedule.slots).collect(),
-            streams: (0..schedule.streams).map(|index| timeline.stream(index)).collect(),
+            leases: std::iter::repeat_with(|| None).take(slots).collect(),
+            streams,
             worker: Worker::new(),
             stopwatch: Stopwatch::calibrated(),
             operations: 0,
-            driver_before: DriverTotals::default(),
+            calls_before: CallAccount::default(),
+            calls_of_check: CallAccount::default(),
+            check: None,
             waited_ns: 0,
             worst_ns: 0,
             failures: 0,
@@ -214,11 +276,11 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
     fn allocate_start(&mut self, start: &[Call]) -> Result<(), ReplayError> {
         for call in start {
             if let Call::Allocate { slot, len, stream } = *call {
-                let lease = self.pool.allocate(len, self.stream(stream), Owner::NONE);
-                self.keep(slot, lease)?;
+                let stream = self.stream(stream);
+                self.keep(slot, self.pool.allocate(len, stream, Owner::NONE), stream)?;
             }
         }
-        self.driver_before = self.totals();
+        self.calls_before = self.timeline.calls();
         Ok(())
     }
 
@@ -236,9 +298,9 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             self.go_to(origin_ns + timed.at_ns);
             match timed.call {
                 Call::Allocate { slot, len, stream } => self.allocate(slot, len, stream)?,
-                Call::Release { slot } => self.release(slot),
+                Call::Release { slot } => self.release(slot)?,
                 Call::ReleaseInUse { slot, lane, end_ns } => {
-                    self.release_in_use(slot, lane, origin_ns + end_ns);
+                    self.release_in_use(slot, lane, origin_ns + end_ns)?;
                 }
             }
             if done % CALLS_PER_REPORT == 0 {
@@ -267,11 +329,10 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         let request = Request::new(len, self.stream(stream));
         self.operations += 1;
         match self.stopwatch.measure(|| self.pool.allocate_at_hand(request)) {
-            Ok(Some(lease)) => self.leases[slot as usize] = Some(lease),
-            Ok(None) => return self.allocate_with_calls(slot, request),
-            Err(error) => return self.keep(slot, Err(error)),
+            Ok(Some(lease)) => self.keep(slot, Ok(lease), request.stream),
+            Ok(None) => self.allocate_with_calls(slot, request),
+            Err(error) => self.keep(slot, Err(error), request.stream),
         }
-        Ok(())
     }
 
     #[cold]
@@ -286,38 +347,87 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         self.waited_ns += waited_ns;
         self.worker.wake(self.timeline.now_ns());
         self.worst_ns = self.worst_ns.max(waited_ns + device_wait_ns + took_ns);
-        self.keep(slot, lease)
+        self.keep(slot, lease, request.stream)
     }
 
     /// Enters the lease of a new tensor, or counts its failure.
-    fn keep(&mut self, slot: Slot, lease: Result<Lease<D>, AllocError>) -> Result<(), ReplayError> {
-        match lease {
-            Ok(lease) => self.leases[slot as usize] = Some(lease),
-            Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. }) => self.failures += 1,
+    #[inline]
+    fn keep(
+        &mut self,
+        slot: Slot,
+        lease: Result<Lease<D>, AllocError>,
+        stream: StreamId,
+    ) -> Result<(), ReplayError> {
+        let slot = slot as usize;
+        self.leases[slot] = match lease {
+            Ok(lease) => Some(lease),
+            Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. }) => {
+                self.failures += 1;
+                None
+            }
             Err(error) => return Err(ReplayError::Device(error)),
+        };
+        match &mut self.check {
+            Some(check) => check.begin(slot, self.leases[slot].as_ref().map(range_of), stream),
+            None => Ok(()),
+        }
+    }
+
+    fn release(&mut self, slot: Slot) -> Result<(), ReplayError> {
+        if let Some(lease) = self.leases[slot as usize].take() {
+            let stream = lease.stream();
+            if let Some(check) = &mut self.check {
+                check.end(slot as usize, range_of(&lease), stream)?;
+            }
+            self.operations += 1;
+            self.stopwatch.measure(|| lease.release(stream));
         }
         Ok(())
     }
 
-    fn release(&mut self, slot: Slot) {
-        if let Some(lease) = self.leases[slot as usize].take() {
-            let stream = lease.stream();
-            self.operations += 1;
-            self.stopwatch.measure(|| lease.release(stream));
-        }
-    }
-
-    fn release_in_use(&mut self, slot: Slot, lane: StreamIndex, end_ns: u64) {
+    fn release_in_use(
+        &mut self,
+        slot: Slot,
+        lane: StreamIndex,
+        end_ns: u64,
+    ) -> Result<(), ReplayError> {
         if let Some(lease) = self.leases[slot as usize].take() {
             let lane = self.stream(lane);
-            self.timeline.work_until(lane, end_ns);
             let stream = lease.stream();
+            self.timeline.work_until(lane, end_ns);
+            if let Some(mut check) = self.check.take() {
+                self.order(stream, lane).map_err(ReplayError::Checks)?;
+                check.end(slot as usize, range_of(&lease), lane)?;
+                self.check = Some(check);
+            }
             self.operations += 1;
             self.stopwatch.measure(|| {
                 lease.used_on(lane);
                 lease.release(stream);
             });
         }
+        Ok(())
+    }
+
+    /// Puts later work of `second` behind what is queued on `first`, as a program does that hands a
+    /// tensor from one stream to another. Off the account: without a check nobody reads the tensor.
+    fn order(&mut self, first: StreamId, second: StreamId) -> DeviceResult<()> {
+        let before = self.timeline.calls();
+        let fence = self.pool.device().record(first)?;
+        self.pool.device().stream_wait(second, fence)?;
+        self.calls_of_check = self.calls_of_check.plus(&self.timeline.calls().since(&before));
+        Ok(())
+    }
+
+    /// Checks the leases that are left, and waits for all checks.
+    fn finish_check(&mut self) -> Result<Option<CheckResult>, ReplayError> {
+        let Some(mut check) = self.check.take() else { return Ok(None) };
+        for (slot, lease) in self.leases.iter().enumerate() {
+            if let Some(lease) = lease {
+                check.end(slot, range_of(lease), lease.stream())?;
+            }
+        }
+        check.finish().map(Some)
     }
 
     fn stream(&self, index: StreamIndex) -> StreamId {
@@ -334,20 +444,14 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         });
     }
 
-    fn totals(&self) -> DriverTotals {
-        DriverTotals {
-            driver_calls: self.timeline.driver_calls(),
-            driver_time_ns: self.timeline.driver_time_ns(),
-        }
+    /// The calls that the allocating thread has paid for since the clock started.
+    fn device_calls(&self) -> CallAccount {
+        let others = self.calls_before.plus(&self.worker.calls).plus(&self.calls_of_check);
+        self.timeline.calls().since(&others)
     }
+}
 
-    /// What the allocating thread has paid since the clock started.
-    fn figures(&self) -> DriverTotals {
-        let (now, before) = (self.totals(), self.driver_before);
-        DriverTotals {
-            driver_calls: now.driver_calls - before.driver_calls - self.worker.driver_calls,
-            driver_time_ns: now.driver_time_ns - before.driver_time_ns - self.worker.driver_time_ns
-                + self.waited_ns,
-        }
-    }
+/// Where a lease lies.
+fn range_of<D: VirtualMemoryDevice>(lease: &Lease<D>) -> AddrRange {
+    AddrRange { addr: lease.addr(), len: lease.len() }
 }

@@ -1,11 +1,14 @@
 //! What a replay found.
 
+use crate::calls::CallAccount;
+use crate::contents::CheckResult;
 use serde::Serialize;
 
 /// The figures of one trace under one policy.
 ///
 /// Serialized, it is one object of the command's `--json` output; fields that are left out there are
-/// marked. Times in microseconds are logical: the trace's own and the device's stated costs.
+/// marked. Times in microseconds are logical: the trace's own, and the costs of device calls, which
+/// a host-only device states and a real one is measured at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayResult {
     /// The trace's name.
@@ -41,13 +44,21 @@ pub struct ReplayResult {
     pub host_ns_per_op: f64,
     /// Allocations that failed for want of memory.
     pub failures: u64,
+    /// The device calls made on the allocating thread, by operation. Their time is `driver_time_us`
+    /// less the waits for the worker.
+    pub device_calls: CallAccount,
+    /// The device calls that the worker made, by operation.
+    pub worker_device_calls: CallAccount,
+    /// Whether leases kept their bytes, where that was checked; left out elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<CheckResult>,
     /// The limit in bytes, if there was one.
     #[serde(skip)]
     pub limit_bytes: Option<u64>,
     /// The smallest limit that works, where it was searched for; left out elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget_bytes: Option<u64>,
-    /// Device calls that the worker made. Not serialized.
+    /// Device calls that the worker made. Not serialized: `worker_device_calls` has them.
     #[serde(skip)]
     pub worker_driver_calls: u64,
     /// Samples of the memory in use over time, if asked for. Not serialized.

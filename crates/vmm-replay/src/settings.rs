@@ -48,6 +48,9 @@ pub struct ReplaySettings {
     /// How far the device runs behind the host: work that is queued now is finished so much later.
     /// A replay does not use it; it is for whoever makes the device.
     pub lag: Duration,
+    /// Whether kernels run beside the replay and make device calls slower, as in a program at work.
+    /// This too is for whoever makes the device.
+    pub busy: bool,
     /// When memory released on one stream may serve another.
     pub cross_stream: CrossStream,
     /// Who makes the maintenance calls.
@@ -59,13 +62,14 @@ pub struct ReplaySettings {
 }
 
 impl Default for ReplaySettings {
-    /// No limit, no target, 5 ms of lag, the pool's own way across streams, a worker.
+    /// No limit, no target, 5 ms of lag, an idle device, the pool's own way across streams, a worker.
     fn default() -> Self {
         Self {
             policy: Policy::Vmm,
             limit: None,
             target: None,
             lag: Duration::from_millis(5),
+            busy: false,
             cross_stream: CrossStream::default(),
             upkeep: Upkeep::Worker,
             stop_at_failure: false,

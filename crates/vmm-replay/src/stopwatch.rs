@@ -2,9 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+/// What two readings of the clock take with nothing between them.
+pub(crate) fn reading_time() -> Duration {
+    let pause = || Instant::now().elapsed();
+    let mut pauses: Vec<Duration> = (0..1001).map(|_| pause()).collect();
+    pauses.sort_unstable();
+    pauses[pauses.len() / 2]
+}
+
 /// Adds up the time of many short calls.
 pub(crate) struct Stopwatch {
-    /// What two readings of the clock take with nothing between them.
+    /// See [`reading_time`].
     overhead: Duration,
     total: Duration,
 }
@@ -12,10 +20,7 @@ pub(crate) struct Stopwatch {
 impl Stopwatch {
     /// A stopwatch that knows what its own readings cost on this machine.
     pub(crate) fn calibrated() -> Self {
-        let pause = || Instant::now().elapsed();
-        let mut pauses: Vec<Duration> = (0..1001).map(|_| pause()).collect();
-        pauses.sort_unstable();
-        Self { overhead: pauses[pauses.len() / 2], total: Duration::ZERO }
+        Self { overhead: reading_time(), total: Duration::ZERO }
     }
 
     /// Runs `call` and adds its time.

@@ -8,6 +8,7 @@
 //! - a driver makes one call at a time, so an allocation that needs the driver first waits for the
 //!   step under way. That wait counts as driver time of the allocating thread.
 
+use crate::calls::CallAccount;
 use crate::timeline::Timeline;
 use vmm_core::{Pool, StepOutcome, VirtualMemoryDevice};
 
@@ -30,13 +31,13 @@ pub(crate) struct Worker {
     /// When it next looks for work, unless a step is under way.
     next_look_ns: u64,
     under_way: Option<UnderWay>,
-    pub(crate) driver_time_ns: u64,
-    pub(crate) driver_calls: u64,
+    /// The device calls that it made.
+    pub(crate) calls: CallAccount,
 }
 
 impl Worker {
     pub(crate) fn new() -> Self {
-        Self { next_look_ns: 0, under_way: None, driver_time_ns: 0, driver_calls: 0 }
+        Self { next_look_ns: 0, under_way: None, calls: CallAccount::default() }
     }
 
     /// Lets the worker work until `until_ns`, and moves the clock along with it.
@@ -83,11 +84,11 @@ impl Worker {
     {
         let start_ns = timeline.now_ns().max(self.next_look_ns);
         // Looking may ask the device which fences have passed; that is the worker's time too.
-        let (time_before, calls_before) = (timeline.driver_time_ns(), timeline.driver_calls());
+        let before = timeline.calls();
         let outcome = pool.begin_step().map(|step| step.run(pool.device().as_ref()));
-        let took_ns = timeline.driver_time_ns() - time_before;
-        self.driver_time_ns += took_ns;
-        self.driver_calls += timeline.driver_calls() - calls_before;
+        let made = timeline.calls().since(&before);
+        self.calls = self.calls.plus(&made);
+        let took_ns = made.total().time_ns;
         // A step without a device call still ends later than it began, so that the clock moves on.
         let end_ns = start_ns.saturating_add(took_ns.max(1));
         match outcome {
@@ -133,7 +134,7 @@ mod tests {
         let mut worker = Worker::new();
         worker.run_until(&pool, &clock, 1);
         let end_ns = worker.under_way.as_ref().expect("frames to make").end_ns;
-        assert_eq!((clock.now_ns(), worker.driver_time_ns), (0, end_ns));
+        assert_eq!((clock.now_ns(), worker.calls.total().time_ns), (0, end_ns));
 
         clock.advance_to(end_ns - 10);
         assert_eq!(worker.wait(&pool, &clock), 10);
@@ -149,7 +150,7 @@ mod tests {
         worker.run_until(&pool, &clock, 1_000_000_000);
         assert!(worker.under_way.is_none());
         assert!(pool.stats().reserved_bytes > 0);
-        let (idle_ns, calls) = (worker.next_look_ns, worker.driver_calls);
+        let (idle_ns, calls) = (worker.next_look_ns, worker.calls.total().count);
         assert!(idle_ns >= 1_000_000_000);
 
         worker.wake(1_000_000_000 - WAKE_NS - 1);

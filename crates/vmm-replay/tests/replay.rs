@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use vmm_core::{CrossStream, DeviceOp, VirtualMemoryDevice};
 use vmm_mock::{MockDevice, MockOptions};
-use vmm_replay::{Amount, ReplayError, ReplayResult, ReplaySettings, Timeline, Upkeep, replay};
+use vmm_replay::{
+    Amount, CallAccount, OpCalls, ReplayError, ReplayResult, ReplaySettings, Timeline, Upkeep,
+    replay,
+};
 use vmm_trace::{Census, DeviceTrace, Event, EventKind, StartTensor};
 
 #[path = "support/mock_timeline.rs"]

@@ -1,14 +1,21 @@
 //! The mock device as a place for replays.
 
+use super::mock_contents::MockContents;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use vmm_core::StreamId;
-use vmm_mock::{MockDevice, MockOptions};
-use vmm_replay::{ReplayError, ReplayResult, ReplaySettings, Timeline, replay};
+use vmm_core::{DeviceResult, StreamId};
+use vmm_mock::{CostModel, MockDevice, MockOptions};
+use vmm_replay::{
+    CallAccount, OpCalls, ReplayError, ReplayResult, ReplaySettings, Timeline, replay,
+    replay_checked,
+};
 use vmm_trace::DeviceTrace;
 
-/// The memory of an NVIDIA H200, whose costs the mock has.
-const MEMORY: u64 = 141 << 30;
+/// The memory of an NVIDIA H200, whose costs the mock has unless others are given.
+pub(super) const MEMORY: u64 = 141 << 30;
+
+/// How much slower calls were measured on an H200 while a kernel ran on another stream.
+const BUSY_FACTOR: f64 = 3.0;
 
 /// The clock and the account of a mock device.
 #[derive(Debug)]
@@ -27,8 +34,8 @@ impl MockTimeline {
 }
 
 impl Timeline for MockTimeline {
-    fn stream(&self, index: usize) -> StreamId {
-        StreamId(index as u64)
+    fn stream(&self, index: usize) -> DeviceResult<StreamId> {
+        Ok(StreamId(index as u64))
     }
 
     fn now_ns(&self) -> u64 {
@@ -57,22 +64,43 @@ impl Timeline for MockTimeline {
     fn driver_calls(&self) -> u64 {
         self.device.total_calls()
     }
+
+    fn calls(&self) -> CallAccount {
+        let cost = self.device.cost();
+        CallAccount::new(|op| OpCalls { count: cost.of(op).calls, time_ns: cost.of(op).nanos })
+    }
 }
 
-/// Replays a trace on a fresh mock device. A trace that needs more than that has gets a larger one.
+/// A fresh mock as replays use it.
+pub(crate) fn probed_mock() -> MockDevice {
+    MockDevice::new(MockOptions::with_memory(MEMORY))
+}
+
+/// Replays a trace on a fresh mock device whose calls have these costs, and checks the bytes of its
+/// leases if `checked` says so. A trace that needs more memory than the device has gets a larger one.
 ///
 /// # Errors
 /// As [`replay`].
 pub fn replay_on_mock(
     trace: &DeviceTrace,
     settings: &ReplaySettings,
+    cost: &CostModel,
+    checked: bool,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<ReplayResult, ReplayError> {
     let memory =
         MEMORY.max(trace.peak_requested_bytes().saturating_mul(4).next_multiple_of(1 << 30));
     let lag = u64::try_from(settings.lag.as_nanos()).unwrap_or(u64::MAX);
-    let device = MockDevice::new(MockOptions { memory, lag, ..MockOptions::default() });
-    let device = Arc::new(device);
+    let mut options = MockOptions { memory, lag, cost: cost.clone(), ..MockOptions::default() };
+    if settings.busy {
+        options.cost.busy_factor = BUSY_FACTOR;
+    }
+    let device = Arc::new(MockDevice::new(options));
     let timeline = Arc::new(MockTimeline::new(Arc::clone(&device)));
-    replay(trace, settings, device, &timeline, progress)
+    if checked {
+        let contents = MockContents::new(Arc::clone(&device));
+        replay_checked(trace, settings, device, &timeline, &contents, progress)
+    } else {
+        replay(trace, settings, device, &timeline, progress)
+    }
 }

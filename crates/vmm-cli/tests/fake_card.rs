@@ -1,0 +1,113 @@
+//! The command on a driver without a card: the one that the CUDA backend's own tests are run with.
+//!
+//! What it shows is that the command makes its calls in a legal order and reads the answers right;
+//! times mean nothing there.
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Builds the driver in a folder of its own. `None`, and says so, without a compiler.
+fn driver() -> Option<TempDir> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let library = folder.path().join("libcuda.so.1");
+    let backend = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../backends/vmm-cuda");
+    let mut command = Command::new("cc");
+    command.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library);
+    command.arg(backend.join("tests/fake_driver/cuda.c")).arg("-lpthread");
+    let Ok(output) = command.output() else {
+        println!("skipped: no C compiler (cc)");
+        return None;
+    };
+    assert!(output.status.success(), "{output:?}");
+    std::os::unix::fs::symlink(&library, folder.path().join("libcuda.so")).expect("a link");
+    Some(folder)
+}
+
+/// Runs `vmm` with the driver and returns its JSON.
+fn vmm(driver: &TempDir, args: &[&str], settings: &[(&str, &str)]) -> Value {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
+    let output = Command::new(env!("CARGO_BIN_EXE_vmm"))
+        .args(args)
+        .current_dir(traces)
+        .env("LD_LIBRARY_PATH", driver.path())
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .envs(settings.iter().copied())
+        .output()
+        .expect("vmm runs");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {:?}\n{err}", output.status);
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The driver has 1 GiB, and the only trace that ships needs more: this one is written here.
+fn trace(folder: &Path) -> PathBuf {
+    let mut log = "Thread,Time,Action,Pointer,Size,Stream\n".to_owned();
+    let mut line = |at: u64, action: &str, id: u64, len: u64| {
+        let (seconds, micros, stream) = (at / 1_000_000, at % 1_000_000, id % 2);
+        let (minutes, seconds) = (seconds / 60, seconds % 60);
+        log.push_str(&format!(
+            "1,00:{minutes:02}:{seconds:02}.{micros:06},{action},0x{:x},{len},{stream}\n",
+            (id + 1) << 28
+        ));
+    };
+    let len = |id: u64| (1 << 20) * (1 + id * 7 % 13) + 512;
+    for id in 0..300 {
+        line(id * 1_000, "allocate", id, len(id));
+        if id >= 8 {
+            line(id * 1_000 + 500, "free", id - 8, len(id - 8));
+        }
+    }
+    let path = folder.join("two_streams.csv");
+    fs::write(&path, log).expect("writable");
+    path
+}
+
+#[test]
+fn a_checked_replay_on_a_card_is_that_of_the_mock() {
+    let Some(driver) = driver() else { return };
+    let path = trace(driver.path());
+    let path = path.to_str().expect("UTF-8");
+    let replay = |more: &[&str]| {
+        let args = [&["replay", path, "--limit", "1.2x", "--check", "--json"], more].concat();
+        vmm(&driver, &args, &[])
+    };
+    for more in [&["--device", "cuda"][..], &["--device", "cuda:0", "--busy"]] {
+        let (card, mock) = (&replay(more)[0], &replay(&[])[0]);
+        assert_eq!((&card["device"], &mock["device"]), (&"cuda:0".into(), &"mock".into()));
+        for same in ["events", "peak_requested_bytes", "peak_live_bytes", "failures"] {
+            assert_eq!(card[same], mock[same], "{same}");
+        }
+        assert_eq!(card["check"], mock["check"]);
+        assert_eq!(card["check"]["leases"], 300);
+        assert_eq!(card["check"]["wrong_bytes"], 0);
+        let calls = |kind: &str| card[kind]["map"]["count"].as_u64().unwrap_or(0);
+        assert!(calls("device_calls") + calls("worker_device_calls") > 0, "{card}");
+    }
+}
+
+#[test]
+fn a_probe_measures_a_card() {
+    let Some(driver) = driver() else { return };
+    let found = vmm(&driver, &["probe", "--json"], &[]);
+    assert_eq!(found["name"], "fake device 0");
+    assert_eq!(found["cuda_version"], "13.0");
+    assert_eq!(found["uuid"], "GPU-00102030-4050-6070-8090-a0b0c0d0e0f0");
+    assert_eq!(found["virtual_memory"]["remapping"], true);
+    assert_eq!(found["memory"]["largest_block_bytes"], found["memory"]["free_bytes"]);
+    let lens: Vec<_> = found["frames"].as_array().expect("measured").iter().collect();
+    assert_eq!(lens.len(), 4, "2 MiB to a quarter of 1 GiB");
+    assert!(lens.iter().all(|frame| frame["set_access_us"].is_number()), "{lens:?}");
+    assert_eq!(found["calls"].as_array().map(Vec::len), Some(8));
+}
+
+#[test]
+fn a_probe_of_a_card_without_virtual_memory() {
+    let Some(driver) = driver() else { return };
+    let found = vmm(&driver, &["probe", "--json"], &[("FAKE_CUDA_NO_VMM", "1")]);
+    assert_eq!(found["virtual_memory"]["remapping"], false);
+    let frame = &found["frames"][0];
+    assert!(frame["make_frame_us"].is_number() && frame["map_us"].is_null(), "{frame}");
+}
