@@ -2,7 +2,7 @@
 
 use crate::driver::Driver;
 use crate::ffi::{Code, code};
-use vmm_core::device::{AddrRange, DeviceError, DeviceErrorKind, DeviceOp, DeviceResult};
+use vmm_core::device::{AddrRange, DeviceError, DeviceErrorKind, DeviceOp};
 use vmm_core::units::DeviceAddr;
 
 /// Which call an error would be about.
@@ -36,10 +36,6 @@ impl About {
         let kind = kind_of(self.op, result);
         let detail = driver.name_of(result);
         DeviceError { code: i64::from(result), ..self.error(kind, detail) }
-    }
-
-    pub(crate) fn check(self, driver: &Driver, result: Code) -> DeviceResult<()> {
-        if result == code::SUCCESS { Ok(()) } else { Err(self.failed(driver, result)) }
     }
 }
 
