@@ -149,7 +149,7 @@ impl CudaDevice {
         // SAFETY: an event of this device that was recorded and not destroyed: that happens at the
         // device's end only, or where nobody else knows the event.
         match unsafe { (self.context.driver().event_query)(event.0) } {
-            // A capture has begun and ended between the record and the question behind it. Nothing
+            // A capture had begun before the record and ended before the question behind it. Nothing
             // tells when the work before is done, so that it counts as not done.
             code::NOT_READY | code::CAPTURED_EVENT => Ok(false),
             result => self.context.check(about, result).map(|()| true),
