@@ -19,7 +19,7 @@
 
 use crate::arena::{ArenaId, LARGE, SMALL};
 use crate::bins::UNIT;
-use crate::device::{DeviceErrorKind, DeviceResult, VirtualMemoryDevice};
+use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::extent::ExtentId;
 use crate::frame::FrameId;
 use crate::growth::Means;
@@ -70,15 +70,6 @@ pub(crate) struct Reach {
     /// No more addresses can be reserved.
     pub(crate) address_full: bool,
     pub(crate) means: Means,
-}
-
-/// An answer that does not come frees nothing; only that the device is gone stops everything. A stream
-/// that was destroyed and not forgotten must not keep the others from their memory.
-fn unless_lost<T>(result: DeviceResult<T>) -> DeviceResult<()> {
-    match result {
-        Err(error) if error.kind == DeviceErrorKind::Deinitialized => Err(error),
-        _ => Ok(()),
-    }
 }
 
 impl State {
@@ -197,17 +188,17 @@ impl State {
             // A fence is recorded only where an answer would help, and so that a later poll has one.
             if slot != taker && self.has_free(slot) {
                 let now = self.timelines.now(slot);
-                unless_lost(self.timelines.fence(device, now))?;
+                self.timelines.fence(device, now)?;
             }
         }
         for index in 0..self.retired.len() {
             let uses: Vec<Point> = self.uses.iter(self.extents[self.retired[index]].uses).collect();
             for point in uses {
-                unless_lost(self.timelines.fence(device, point))?;
+                self.timelines.fence(device, point)?;
             }
         }
         for slot in self.timelines.slots() {
-            unless_lost(self.timelines.poll(device, slot))?;
+            self.timelines.poll(device, slot)?;
         }
         self.settle_retired();
         if cross_stream != CrossStream::Never {
