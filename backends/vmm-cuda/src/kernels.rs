@@ -561,13 +561,8 @@ pub fn axpy(
     }
     let loaded = device.kernels(about)?;
     let (y, x, count_argument) = (Argument::Long(y.0), Argument::Long(x.0), Argument::Long(count));
-    device.launch(
-        about,
-        loaded.axpy,
-        count,
-        stream,
-        &mut [y, x, Argument::Float(a), count_argument],
-    )
+    let arguments = &mut [y, x, Argument::Float(a), count_argument];
+    device.launch(about, loaded.axpy, count, stream, arguments)
 }
 
 #[cfg(test)]
