@@ -146,8 +146,10 @@ typedef struct {
 
 /// How a pool is to be. Zero is the default of each field, so that
 ///
-///     vmm_pool_options_t options = {0};
-///     options.size = sizeof options;
+/// ```c
+/// vmm_pool_options_t options = {0};
+/// options.size = sizeof options;
+/// ```
 ///
 /// gives a pool on CUDA device 0 for a program that has it to itself and whose needs are not known.
 /// Lengths are in bytes.
