@@ -269,7 +269,7 @@ typedef struct {
     uint64_t peak_live_bytes;
     /// The highest `requested_bytes` so far.
     uint64_t peak_requested_bytes;
-    /// The highest `reserved_bytes` so far.
+    /// The most bytes that frames had so far, without any that were only being made.
     uint64_t peak_reserved_bytes;
     /// Leases made.
     uint64_t allocations;

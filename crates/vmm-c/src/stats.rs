@@ -29,7 +29,7 @@ pub struct vmm_stats_t {
     pub peak_live_bytes: u64,
     /// The highest `requested_bytes` so far.
     pub peak_requested_bytes: u64,
-    /// The highest `reserved_bytes` so far.
+    /// The most bytes that frames had so far, without any that were only being made.
     pub peak_reserved_bytes: u64,
     /// Leases made.
     pub allocations: u64,

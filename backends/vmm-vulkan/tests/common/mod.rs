@@ -4,6 +4,7 @@
 pub mod harness;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vmm_vulkan::{DeviceChoice, Unavailable, VulkanDevice, VulkanOptions};
 
 /// Names the device, as an index or a part of its name; without it the best is taken.
@@ -11,6 +12,9 @@ const DEVICE: &str = "VMM_VULKAN_DEVICE";
 
 /// Makes a missing device or validation layer a failure.
 const REQUIRED: &str = "VMM_REQUIRE_VULKAN";
+
+/// Whether this process has had the device already.
+static WAS_THERE: AtomicBool = AtomicBool::new(false);
 
 const HINT: &str = "to run them without a GPU: .ci/lavapipe on Debian or Ubuntu, elsewhere lavapipe from \
     Mesa 25.0 or newer, the Vulkan loader and its validation layer";
@@ -53,6 +57,16 @@ pub fn required_or_skip<T>(opened: Result<T, Unavailable>) -> Option<T> {
 }
 
 fn open(options: VulkanOptions) -> Result<VulkanDevice, Unavailable> {
+    let opened = open_as_is(options);
+    // What is missing from the start is skipped. What was there and is gone is a failure.
+    let was_there = WAS_THERE.fetch_or(opened.is_ok(), Ordering::Relaxed);
+    match &opened {
+        Err(why) if was_there => panic!("the device was there before, and now: {why}"),
+        _ => opened,
+    }
+}
+
+fn open_as_is(options: VulkanOptions) -> Result<VulkanDevice, Unavailable> {
     match VulkanDevice::new(options.clone()) {
         // Machines with a GPU need not have the layer; those that check every change must.
         Err(Unavailable::NoValidationLayer) if std::env::var_os(REQUIRED).is_none() => {
