@@ -443,8 +443,16 @@ vmm_status_t vmm_used_on(vmm_pool_t *pool, void *ptr, vmm_stream_t stream);
 /// `pool` is NULL or lives.
 vmm_status_t vmm_release(vmm_pool_t *pool, void *ptr, vmm_stream_t stream);
 
+/// As `vmm_release`, on the stream that the lease was allocated for, which may be destroyed by now:
+/// for a user that knows no more than the address. Writes the bytes that were asked for to `len`,
+/// unless that is NULL; 0 for NULL.
+///
+/// Needs:
+/// `pool` is NULL or lives, `len` is NULL or can be written.
+vmm_status_t vmm_free(vmm_pool_t *pool, void *ptr, uint64_t *len);
+
 /// Finds the live lease that `ptr` lies in, at its beginning or anywhere in it. Looks at this
-/// library's own tables only. `VMM_NOT_A_LEASE` if there is none.
+/// pool only, not at the device. `VMM_NOT_A_LEASE` if there is none.
 ///
 /// Needs:
 /// `pool` is NULL or lives, `lease` is NULL or points to a `vmm_lease_t`

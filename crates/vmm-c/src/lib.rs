@@ -34,18 +34,9 @@
 //!
 //! # From an address to its lease
 //!
-//! C names leases by address, so the library keeps a table of them (`table.rs`): an allocation puts
-//! one in, the last release takes it out before the pool can give the address to another thread.
-//! `benches/c_pairs.rs` measures what that adds to the pool's own cost.
+//! C names leases by address: the pool finds them itself (`vmm_core`'s raw leases), under the lock that an
+//! allocation or release takes anyway. `benches/c_pairs.rs` measures what this interface adds.
 #![allow(non_camel_case_types)]
-
-mod words;
-
-mod begins;
-mod pages;
-mod sized;
-mod slots;
-mod table;
 
 mod callbacks;
 mod device;
@@ -56,6 +47,7 @@ mod options;
 mod owners;
 mod peers;
 mod pool;
+mod sized;
 mod snapshot;
 mod stats;
 mod status;
@@ -69,7 +61,7 @@ pub use callbacks::{
 pub use device::{AnyDevice, vmm_device_count, vmm_device_kind_t};
 pub use error::{vmm_last_error, vmm_last_out_of_memory, vmm_out_of_memory_t};
 pub use memory::{
-    vmm_allocate, vmm_allocate_at_hand, vmm_find, vmm_lease_t, vmm_release, vmm_share,
+    vmm_allocate, vmm_allocate_at_hand, vmm_find, vmm_free, vmm_lease_t, vmm_release, vmm_share,
     vmm_stream_t, vmm_used_on,
 };
 pub use options::{

@@ -8,7 +8,6 @@ use crate::options::{Wanted, vmm_pool_options_t};
 use crate::owners::Owners;
 use crate::sized::SizedStruct;
 use crate::status::vmm_status_t;
-use crate::table::Table;
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +17,6 @@ use vmm_core::{Pool, VirtualMemoryDevice};
 #[derive(Debug)]
 pub struct vmm_pool_t {
     pub(crate) pool: Pool<AnyDevice>,
-    pub(crate) table: Table,
     pub(crate) owners: Owners,
     pub(crate) callbacks: Arc<Callbacks>,
     /// A panic happened in a call of this pool.
@@ -62,7 +60,6 @@ impl vmm_pool_t {
         name.retain(|byte| *byte != 0);
         Ok(Self {
             pool: Pool::new(Arc::new(device), options)?,
-            table: Table::new(),
             owners: Owners::new(),
             callbacks: Arc::default(),
             broken: AtomicBool::new(false),
@@ -96,7 +93,7 @@ pub unsafe extern "C" fn vmm_pool_destroy(pool: *mut vmm_pool_t) -> vmm_status_t
     }
     guard::call(move || {
         pool.callbacks.clear();
-        drop(pool.table.drain());
+        pool.pool.release_all_raw();
         drop(pool);
         Ok(())
     })

@@ -48,6 +48,7 @@ mod arena;
 mod bins;
 mod budget;
 mod churn;
+mod directory;
 mod extent;
 mod frame;
 mod growth;
@@ -60,6 +61,7 @@ mod owner;
 mod peers;
 mod plain;
 mod pool;
+mod raw;
 mod recall;
 mod region;
 mod settle;
@@ -76,13 +78,14 @@ mod worker;
 pub use lease::Lease;
 pub use owner::Owner;
 pub use pool::{Pool, Pressure, Request};
+pub use raw::RawLease;
 pub use step::{Step, StepOutcome};
 
 pub use device::{
     AddrRange, Capabilities, DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, FrameKind,
     Mapping, MemoryInfo, Properties, VirtualMemoryDevice,
 };
-pub use error::{AllocError, OutOfMemory, PoolError};
+pub use error::{AllocError, NotALease, OutOfMemory, PoolError};
 pub use options::{Clock, CrossStream, Maintenance, PoolOptions};
 pub use report::{Counters, FrameView, FreeView, LeaseView, MappingView, Snapshot, Stats};
 pub use units::{DeviceAddr, DeviceOrdinal, Fence, FrameHandle, StreamId, round_down, round_up};

@@ -72,6 +72,8 @@ pub(crate) struct Shared<D: VirtualMemoryDevice + 'static> {
     kind_refused: AtomicBool,
     /// Bytes of the device, for what can never fit.
     device_total: u64,
+    /// The process that the pool was made in.
+    process: u32,
 }
 
 impl<D: VirtualMemoryDevice + 'static> Shared<D> {
@@ -89,7 +91,24 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             callbacks: Mutex::new(Vec::new()),
             kind_refused: AtomicBool::new(false),
             device_total,
+            process: std::process::id(),
         }
+    }
+
+    /// Whether this is a fork of the process that the pool was made in.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// The lock; `None` in a fork where another thread of the parent held it, who never lets go there.
+    #[inline]
+    pub(crate) fn lock_unless_forked(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().or_else(|| self.lock_contended())
+    }
+
+    #[cold]
+    fn lock_contended(&self) -> Option<MutexGuard<'_, State>> {
+        if self.is_forked() { None } else { Some(self.state.lock()) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

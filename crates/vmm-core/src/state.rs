@@ -5,6 +5,7 @@
 use crate::arena::{Arena, ArenaId, LARGE, SMALL, SMALL_MAX};
 use crate::bins::UNIT;
 use crate::budget::Budget;
+use crate::directory::Directory;
 use crate::extent::{ExtentId, Extents, Kind, NONE};
 use crate::frame::{Frames, MappingId};
 use crate::owner::Owners;
@@ -39,6 +40,9 @@ pub(crate) struct LeaseId {
     pub(crate) generation: u32,
 }
 
+/// What an allocation came to: a live extent and its address; `None` for no bytes.
+pub(crate) type Memory = Option<(LeaseId, u64)>;
+
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) extents: Extents,
@@ -62,6 +66,7 @@ pub(crate) struct State {
     /// Steps that were decided and have not come back.
     pub(crate) steps_under_way: u32,
     pub(crate) peers: Peers,
+    pub(crate) directory: Directory,
     /// The device cannot map: see [`crate::plain`].
     pub(crate) plain: bool,
 }
@@ -84,6 +89,7 @@ impl State {
             unchecked_operations: 0,
             steps_under_way: 0,
             peers,
+            directory: Directory::default(),
             plain,
         }
     }
