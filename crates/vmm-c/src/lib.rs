@@ -75,7 +75,7 @@ pub use pool::{
     vmm_pool_t,
 };
 pub use snapshot::vmm_write_snapshot;
-pub use stats::{vmm_stats, vmm_stats_t};
+pub use stats::{vmm_reset_peaks, vmm_stats, vmm_stats_t};
 pub use status::{vmm_status_name, vmm_status_t};
 pub use upkeep::{
     vmm_forget_stream, vmm_maintain, vmm_set_limit, vmm_set_target, vmm_trim, vmm_trim_and_wait,

@@ -149,6 +149,20 @@ pub unsafe extern "C" fn vmm_stats(pool: *mut vmm_pool_t, stats: *mut vmm_stats_
     unsafe { guard::with_pool(pool, body) }
 }
 
+/// Lets the three peaks among the figures begin anew, at what there is now.
+///
+/// # Safety
+/// `pool` is NULL or lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmm_reset_peaks(pool: *mut vmm_pool_t) -> vmm_status_t {
+    let body = |pool: &vmm_pool_t| {
+        pool.pool.reset_peaks();
+        Ok(())
+    };
+    // SAFETY: by this function's contract.
+    unsafe { guard::with_pool(pool, body) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -102,7 +102,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// # Errors
     /// [`PoolError::NotSupported`] where the device lacks that kind of frame or access for peers;
     /// [`PoolError::Options`] for a limit below one granule; [`PoolError::Device`] if the device
-    /// refuses even small reservations.
+    /// refuses even small reservations, or access for a peer.
     pub fn new(device: Arc<D>, options: PoolOptions) -> Result<Self, PoolError> {
         let properties = device.properties();
         let granule = properties.granule;
@@ -130,6 +130,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         for arena in [SMALL, LARGE].into_iter().filter(|_| remapping) {
             handle.shared.reserve(arena, granule)?;
         }
+        handle.shared.try_peers(&peers)?;
         handle.worker = uses_worker.then(|| Worker::start(handle.shared.clone()));
         Ok(Self { handle: Arc::new(handle) })
     }
@@ -378,6 +379,14 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.handle.shared.lock().stats()
+    }
+
+    /// Lets the peaks among the figures begin anew, at what there is now. The pool's own decisions
+    /// stay as they are.
+    pub fn reset_peaks(&self) {
+        let mut state = self.handle.shared.lock();
+        let made = state.frames.bytes;
+        state.counters.reset_peaks(made);
     }
 
     /// Everything the pool has, at this moment.

@@ -19,7 +19,8 @@ pub struct Counters {
     pub retired_bytes: u64,
     /// Addresses whose memory has moved on, but which are still mapped. They hold no memory.
     pub stale_bytes: u64,
-    /// The highest `live_bytes` so far.
+    /// The highest `live_bytes` so far, or since [`Pool::reset_peaks`](crate::Pool::reset_peaks). So with the other
+    /// peaks.
     pub peak_live_bytes: u64,
     /// The highest `requested_bytes` so far.
     pub peak_requested_bytes: u64,
@@ -80,6 +81,13 @@ impl Counters {
     /// Notes that frames exist, `made` bytes of them in all.
     pub(crate) fn made(&mut self, made: u64) {
         self.peak_reserved_bytes = self.peak_reserved_bytes.max(made);
+    }
+
+    /// Begins the peaks anew, when frames exist of `made` bytes in all.
+    pub(crate) fn reset_peaks(&mut self, made: u64) {
+        self.peak_live_bytes = self.live_bytes;
+        self.peak_requested_bytes = self.requested_bytes;
+        self.peak_reserved_bytes = made;
     }
 
     pub(crate) fn unreserve(&mut self, len: u64) {

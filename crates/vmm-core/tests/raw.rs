@@ -130,3 +130,20 @@ fn no_bytes_are_no_lease() {
     assert_eq!(pool.allocate_raw_at_hand(&Request::new(1, STREAM)).unwrap(), None);
     assert!(pool.release_raw(DeviceAddr(0), None).is_err());
 }
+
+#[test]
+fn peaks_can_begin_anew() {
+    let pool = pool();
+    let (long, short) = (allocate(&pool, 10 << 20), allocate(&pool, 700));
+    pool.release_raw(long, None).unwrap();
+    let before = pool.stats();
+    assert_eq!((before.peak_live_bytes, before.peak_requested_bytes), (10486784, 10486460));
+    pool.trim_and_wait(0).unwrap();
+    pool.reset_peaks();
+    let now = pool.stats();
+    assert_eq!((now.peak_live_bytes, now.peak_requested_bytes), (1024, 700));
+    assert_eq!(now.peak_reserved_bytes, now.reserved_bytes);
+    assert!(now.reserved_bytes < before.peak_reserved_bytes);
+    pool.release_raw(short, None).unwrap();
+    assert_eq!(pool.stats().peak_live_bytes, 1024);
+}
