@@ -371,7 +371,7 @@ impl Memory {
     }
 
     /// The heaps that frames may come from.
-    fn heaps(&self) -> Vec<usize> {
+    pub(crate) fn heaps(&self) -> Vec<usize> {
         let types = &self.context.facts.memory.memory_types;
         let heap = |index: &u32| types[*index as usize].heap_index as usize;
         let mut heaps: Vec<usize> = self.types.iter().map(heap).collect();
