@@ -556,6 +556,12 @@ vmm_status_t vmm_remove_pressure_callback(vmm_pool_t *pool, uint64_t id);
 /// whose `size` is set.
 vmm_status_t vmm_stats(vmm_pool_t *pool, vmm_stats_t *stats);
 
+/// Lets the three peaks among the figures begin anew, at what there is now.
+///
+/// Needs:
+/// `pool` is NULL or lives.
+vmm_status_t vmm_reset_peaks(vmm_pool_t *pool);
+
 /// Writes everything the pool has at this moment to a file: mapped ranges with leases and free
 /// memory in them, and one allocation for each live lease, with its owner where a stack would be.
 /// The form is that of `PyTorch`'s memory snapshots, which `vmm replay` and `PyTorch`'s viewer
