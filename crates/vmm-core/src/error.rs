@@ -87,6 +87,12 @@ pub enum PoolError {
     /// A stream is capturing a graph, which the call would break.
     #[error("a stream is capturing a graph: call again when the capture has ended")]
     Capturing,
+    /// Too many private pools live or have leases.
+    #[error("{most} private pools live or have leases: release one")]
+    TooManyPrivatePools {
+        /// How many there can be.
+        most: usize,
+    },
     /// A device call failed.
     #[error("{0}")]
     Device(#[from] DeviceError),

@@ -12,6 +12,7 @@
 //! | fence | a point in the work of a stream: reached or not yet |
 //! | lease | what a user holds: counted, shareable between operators, released on a stream |
 //! | peer | another device that has access to memory of the pool |
+//! | private pool | memory that one user keeps apart, as for captured graphs: it stays where it is |
 //! | pool | the facade that users see |
 //!
 //! # The protocol of a lease
@@ -60,6 +61,7 @@ mod owner;
 mod peers;
 mod plain;
 mod pool;
+mod private;
 mod recall;
 mod region;
 mod settle;
@@ -68,6 +70,7 @@ mod slab;
 mod state;
 mod step;
 mod teardown;
+mod tenancy;
 mod timeline;
 mod uses;
 mod validate;
@@ -76,6 +79,7 @@ mod worker;
 pub use lease::Lease;
 pub use owner::Owner;
 pub use pool::{Pool, Pressure, Request};
+pub use private::{AllocAtError, PrivatePool};
 pub use step::{Step, StepOutcome};
 
 pub use device::{
@@ -84,5 +88,8 @@ pub use device::{
 };
 pub use error::{AllocError, OutOfMemory, PoolError};
 pub use options::{Clock, CrossStream, Maintenance, PoolOptions};
-pub use report::{Counters, FrameView, FreeView, LeaseView, MappingView, Snapshot, Stats};
+pub use report::{
+    Counters, FrameView, FreeView, LeaseView, MappingView, PrivateView, Snapshot, Stats,
+};
+pub use tenancy::PrivateId;
 pub use units::{DeviceAddr, DeviceOrdinal, Fence, FrameHandle, StreamId, round_down, round_up};

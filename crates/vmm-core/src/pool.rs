@@ -1,6 +1,6 @@
 //! The pool: what users see.
 
-use crate::arena::{LARGE, SMALL};
+use crate::arena::{GENERAL, LARGE, PairId, SMALL};
 use crate::bins::UNIT;
 use crate::device::VirtualMemoryDevice;
 use crate::error::{AllocError, PoolError};
@@ -173,9 +173,20 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// See [`AllocError`]. Nothing has changed then.
     #[inline]
     pub fn allocate_with(&self, request: Request) -> Result<Lease<D>, AllocError> {
+        self.allocate_in(GENERAL, request)
+    }
+
+    /// Memory as the request says, in the arenas of a private pool or the general ones.
+    #[inline]
+    pub(crate) fn allocate_in(
+        &self,
+        pair: PairId,
+        request: Request,
+    ) -> Result<Lease<D>, AllocError> {
         let Some(mut want) = self.handle.shared.check(&request)? else {
             return Ok(self.lease(None, 0, request));
         };
+        want.pair = pair;
         {
             let mut state = self.handle.shared.lock();
             want.slot = state.timelines.slot(request.stream);
@@ -210,12 +221,16 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     }
 
     #[inline]
-    fn lease(&self, id: Option<LeaseId>, addr: u64, request: Request) -> Lease<D> {
+    pub(crate) fn lease(&self, id: Option<LeaseId>, addr: u64, request: Request) -> Lease<D> {
         let Request { len, stream, owner, .. } = request;
         Lease { pool: self.clone(), id, addr: DeviceAddr(addr), len, stream, owner }
     }
 
-    fn wake_worker(&self) {
+    pub(crate) fn shared(&self) -> &Shared<D> {
+        &self.handle.shared
+    }
+
+    pub(crate) fn wake_worker(&self) {
         if let Some(worker) = &self.handle.worker {
             worker.wake();
         }

@@ -170,7 +170,9 @@ impl State {
             pinned: false,
         });
         self.frames.frames[frame].mappings.push(id);
-        self.arenas[usize::from(at.arena)].region_mut(at.region).set_mapping(addr, len, Some(id));
+        let arena = &mut self.arenas[usize::from(at.arena)];
+        arena.mapped += len;
+        arena.region_mut(at.region).set_mapping(addr, len, Some(id));
         id
     }
 
@@ -184,6 +186,7 @@ impl State {
         let frame = entry.frame;
         if entry.dead_bytes == entry.len {
             entry.state = MappingState::Stale;
+            self.arenas[usize::from(entry.at.arena)].mapped -= entry.len;
             self.counters.stale_bytes += entry.len;
             self.frames.stale.push(mapping);
         }

@@ -16,6 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// Errors are of no use to anybody here: each thing is tried once, and a device that refuses, because its
 /// context is gone, has nothing left to give back.
 pub(crate) fn run<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State) {
+    state.sweep_released();
     for point in last_uses(state) {
         if let Ok(Some(fence)) = state.timelines.fence(device, point) {
             let _ = device.wait(fence, PATIENCE);
