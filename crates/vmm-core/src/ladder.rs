@@ -205,6 +205,7 @@ impl State {
         taker: StreamSlot,
         cross_stream: CrossStream,
     ) -> DeviceResult<()> {
+        self.fence_released(device);
         for slot in self.timelines.slots() {
             // A fence is recorded only where an answer would help, and so that a later poll has one.
             if slot != taker && self.has_free(slot) {
@@ -258,7 +259,7 @@ impl State {
 
     /// Free memory of a stream in some pairs of arenas.
     pub(crate) fn free_of(&self, slot: StreamSlot, of: impl Fn(PairId) -> bool) -> Vec<ExtentId> {
-        (0..)
+        (0..=ArenaId::MAX)
             .zip(&self.arenas)
             .filter(|(arena, _)| of(pair_of(*arena)))
             .flat_map(|(_, arena)| arena.free(&self.extents, slot, UNIT))

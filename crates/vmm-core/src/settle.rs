@@ -82,16 +82,20 @@ impl State {
             match &piece.source {
                 Source::New => self.counters.unreserve(piece.range.len),
                 Source::Moved { frame, parts, .. } => {
+                    let lost = failure.lost.contains(&index);
+                    let unusable = lost || failure.barred.contains(&index);
                     for (mapping, extent) in parts {
                         let point = self.last_use(*extent);
-                        if failure.lost.contains(&index) {
+                        if unusable {
                             self.move_on(*mapping, *extent, point);
-                            self.forget_mapping(*mapping);
                         } else {
                             self.set_free(*extent, point);
                         }
+                        if lost {
+                            self.forget_mapping(*mapping);
+                        }
                     }
-                    if failure.lost.contains(&index) || parts.is_empty() {
+                    if unusable || parts.is_empty() {
                         self.frames.send_away(*frame);
                     }
                 }

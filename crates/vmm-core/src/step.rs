@@ -150,11 +150,19 @@ pub(crate) struct Failure {
     pub(crate) still_mapped: Option<Vec<FrameHandle>>,
     /// Pieces, by index, whose idle frame is not mapped at its old place any more.
     pub(crate) lost: Vec<usize>,
+    /// Pieces, by index, whose idle frame is mapped at its old place again, but without access.
+    pub(crate) barred: Vec<usize>,
 }
 
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Self {
-        Self { error, unreleased: Vec::new(), still_mapped: None, lost: Vec::new() }
+        Self {
+            error,
+            unreleased: Vec::new(),
+            still_mapped: None,
+            lost: Vec::new(),
+            barred: Vec::new(),
+        }
     }
 }
 
@@ -332,10 +340,13 @@ fn undo<D: VirtualMemoryDevice + ?Sized>(
         }
     }
     if left_old_places {
-        failure.lost = idle_places(growth)
-            .filter(|(_, frame, range)| restore(device, *frame, *range).is_err())
-            .map(|(index, ..)| index)
-            .collect();
+        for (index, frame, range) in idle_places(growth) {
+            if restore(device, frame, range).is_err() {
+                failure.lost.push(index);
+            } else if device.set_access(range, &[]).is_err() {
+                failure.barred.push(index);
+            }
+        }
     }
     let new = growth.pieces.iter().filter(|piece| matches!(piece.source, Source::New));
     for (handle, piece) in made.iter().zip(new) {
@@ -346,14 +357,13 @@ fn undo<D: VirtualMemoryDevice + ?Sized>(
     failure
 }
 
-/// Puts an idle frame back where it was, on a device without aliases.
+/// Maps an idle frame where it was, on a device without aliases.
 fn restore<D: VirtualMemoryDevice + ?Sized>(
     device: &D,
     frame: FrameHandle,
     range: AddrRange,
 ) -> DeviceResult<()> {
-    device.map(&[Mapping { range, frame }], &[]).and_then(|fence| settle(device, fence))?;
-    device.set_access(range, &[])
+    device.map(&[Mapping { range, frame }], &[]).and_then(|fence| settle(device, fence))
 }
 
 /// A range of the pool's addresses.

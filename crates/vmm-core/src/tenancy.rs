@@ -19,6 +19,7 @@
 
 use crate::arena::{Arena, ArenaId, GENERAL, PairId, SMALL, pair_of};
 use crate::bins::UNIT;
+use crate::device::VirtualMemoryDevice;
 use crate::extent::{Kind, NONE};
 use crate::idle::Part;
 use crate::region::{RegionId, RegionRef};
@@ -63,6 +64,9 @@ pub(crate) struct Tenancies {
     /// By pair, from the one behind the general one on.
     pairs: Vec<Tenancy>,
     made: u64,
+    /// Where work ends that may use memory of private pools released lately: fences are recorded there
+    /// as soon as the device may be called, for idle streams have passed them at once.
+    unfenced: Vec<Point>,
 }
 
 impl Tenancies {
@@ -95,17 +99,15 @@ impl Tenancies {
 
     /// What memory of released private pools may be in use by.
     pub(crate) fn points(&self) -> impl Iterator<Item = Point> + '_ {
-        self.pairs
-            .iter()
-            .flat_map(|tenancy| match tenancy {
-                Tenancy::Released(points) => points.as_slice(),
-                Tenancy::Vacant | Tenancy::Living(_) => &[],
-            })
-            .copied()
+        let released = self.pairs.iter().flat_map(|tenancy| match tenancy {
+            Tenancy::Released(points) => points.as_slice(),
+            Tenancy::Vacant | Tenancy::Living(_) => &[],
+        });
+        released.chain(&self.unfenced).copied()
     }
 
     fn numbered(&self) -> impl Iterator<Item = (PairId, &Tenancy)> {
-        (1..).map(|number: PairId| 2 * number).zip(&self.pairs)
+        (2..PairId::MAX).step_by(2).zip(&self.pairs)
     }
 
     fn at(&mut self, pair: PairId) -> &mut Tenancy {
@@ -139,8 +141,17 @@ impl State {
         let mut points: Vec<Point> =
             self.timelines.slots().map(|slot| self.timelines.now(slot)).collect();
         points.retain(|point| !self.timelines.is_reached(*point));
+        points.iter().for_each(|point| raise(&mut self.tenancies.unfenced, *point));
         *self.tenancies.at(pair) = Tenancy::Released(points);
         self.sweep_released();
+    }
+
+    /// Records the fences that released private pools have left to be recorded.
+    pub(crate) fn fence_released<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D) {
+        for point in std::mem::take(&mut self.tenancies.unfenced) {
+            // One that fails is recorded by whoever needs it.
+            let _ = self.timelines.fence(device, point);
+        }
     }
 
     /// Lets go of what nobody holds any more in released private pools. Makes no device call.
