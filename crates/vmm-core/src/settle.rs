@@ -5,7 +5,7 @@ use crate::extent::{ExtentId, Kind};
 use crate::frame::{FrameId, MappingEntry, MappingId, MappingState};
 use crate::region::RegionRef;
 use crate::state::{LeaseId, State, Want};
-use crate::step::{Failure, Growth, Source};
+use crate::step::{Failure, Growth, Lost, Source};
 use crate::timeline::Point;
 use crate::units::{DeviceOrdinal, FrameHandle};
 
@@ -82,20 +82,19 @@ impl State {
             match &piece.source {
                 Source::New => self.counters.unreserve(piece.range.len),
                 Source::Moved { frame, parts, .. } => {
-                    let lost = failure.lost.contains(&index);
-                    let unusable = lost || failure.barred.contains(&index);
+                    let lost = failure.lost.iter().find(|(piece, _)| *piece == index);
                     for (mapping, extent) in parts {
                         let point = self.last_use(*extent);
-                        if unusable {
+                        if lost.is_some() {
                             self.move_on(*mapping, *extent, point);
                         } else {
                             self.set_free(*extent, point);
                         }
-                        if lost {
+                        if lost.is_some_and(|(_, lost)| *lost == Lost::Unmapped) {
                             self.forget_mapping(*mapping);
                         }
                     }
-                    if unusable || parts.is_empty() {
+                    if lost.is_some() || parts.is_empty() {
                         self.frames.send_away(*frame);
                     }
                 }

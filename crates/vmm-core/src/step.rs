@@ -148,21 +148,22 @@ pub(crate) struct Failure {
     pub(crate) unreleased: Vec<(FrameHandle, u64)>,
     /// The whole growth could not be unmapped again; its new frames.
     pub(crate) still_mapped: Option<Vec<FrameHandle>>,
-    /// Pieces, by index, whose idle frame is not mapped at its old place any more.
-    pub(crate) lost: Vec<usize>,
-    /// Pieces, by index, whose idle frame is mapped at its old place again, but without access.
-    pub(crate) barred: Vec<usize>,
+    /// Pieces, by index, whose idle frame is of no use at its old place any more.
+    pub(crate) lost: Vec<(usize, Lost)>,
+}
+
+/// Why an idle frame is of no use where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// It is not mapped there.
+    Unmapped,
+    /// It is mapped there again, but without access.
+    Barred,
 }
 
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Self {
-        Self {
-            error,
-            unreleased: Vec::new(),
-            still_mapped: None,
-            lost: Vec::new(),
-            barred: Vec::new(),
-        }
+        Self { error, unreleased: Vec::new(), still_mapped: None, lost: Vec::new() }
     }
 }
 
@@ -333,7 +334,8 @@ fn undo<D: VirtualMemoryDevice + ?Sized>(
             Err(_) => {
                 failure.still_mapped = Some(made.to_vec());
                 if left_old_places {
-                    failure.lost = idle_places(growth).map(|(index, ..)| index).collect();
+                    failure.lost =
+                        idle_places(growth).map(|(index, ..)| (index, Lost::Unmapped)).collect();
                 }
                 return failure;
             }
@@ -342,9 +344,9 @@ fn undo<D: VirtualMemoryDevice + ?Sized>(
     if left_old_places {
         for (index, frame, range) in idle_places(growth) {
             if restore(device, frame, range).is_err() {
-                failure.lost.push(index);
+                failure.lost.push((index, Lost::Unmapped));
             } else if device.set_access(range, &[]).is_err() {
-                failure.barred.push(index);
+                failure.lost.push((index, Lost::Barred));
             }
         }
     }
