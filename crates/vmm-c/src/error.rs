@@ -78,6 +78,9 @@ impl From<PoolError> for Fault {
             PoolError::Capturing => Self::new(vmm_status_t::VMM_CAPTURING, error.to_string()),
             PoolError::NotALease(_) => Self::new(vmm_status_t::VMM_NOT_A_LEASE, error.to_string()),
             PoolError::Options(_) => Self::argument(error.to_string()),
+            PoolError::TooManyPrivatePools { .. } => {
+                Self::new(vmm_status_t::VMM_OUT_OF_MEMORY, error.to_string())
+            }
         }
     }
 }

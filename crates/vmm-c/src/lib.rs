@@ -47,6 +47,7 @@ mod options;
 mod owners;
 mod peers;
 mod pool;
+mod private;
 mod sized;
 mod snapshot;
 mod stats;
@@ -73,6 +74,9 @@ pub use peers::{vmm_add_peer, vmm_grant};
 pub use pool::{
     vmm_device_info, vmm_device_info_t, vmm_device_name, vmm_pool_create, vmm_pool_destroy,
     vmm_pool_t,
+};
+pub use private::{
+    vmm_private_allocate, vmm_private_allocate_at, vmm_private_create, vmm_private_release,
 };
 pub use snapshot::vmm_write_snapshot;
 pub use stats::{vmm_reset_peaks, vmm_stats, vmm_stats_t};

@@ -232,7 +232,7 @@ pub(crate) fn addr(ptr: *const c_void) -> DeviceAddr {
 /// A device address as a pointer. It is for the device, and nothing of this library reads through
 /// it.
 #[inline]
-fn pointer(addr: DeviceAddr) -> *mut c_void {
+pub(crate) fn pointer(addr: DeviceAddr) -> *mut c_void {
     #[expect(clippy::cast_possible_truncation, reason = "as long as a pointer, see below")]
     let addr = addr.0 as usize;
     std::ptr::without_provenance_mut(addr)
@@ -243,7 +243,7 @@ const _: () = assert!(size_of::<usize>() == 8);
 
 impl vmm_pool_t {
     #[inline]
-    fn request(
+    pub(crate) fn request(
         &self,
         len: u64,
         alignment: u64,

@@ -6,6 +6,7 @@ use crate::error::{self, Fault};
 use crate::guard;
 use crate::options::{Wanted, vmm_pool_options_t};
 use crate::owners::Owners;
+use crate::private::Privates;
 use crate::sized::SizedStruct;
 use crate::status::vmm_status_t;
 use std::ffi::{CString, c_char};
@@ -19,6 +20,7 @@ pub struct vmm_pool_t {
     pub(crate) pool: Pool<AnyDevice>,
     pub(crate) owners: Owners,
     pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) privates: Privates,
     /// A panic happened in a call of this pool.
     pub(crate) broken: AtomicBool,
     /// The ordinal of its device, for snapshots.
@@ -62,6 +64,7 @@ impl vmm_pool_t {
             pool: Pool::new(Arc::new(device), options)?,
             owners: Owners::new(),
             callbacks: Arc::default(),
+            privates: Privates::default(),
             broken: AtomicBool::new(false),
             ordinal,
             device_name: CString::new(name).unwrap_or_default(),

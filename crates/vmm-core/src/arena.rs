@@ -1,6 +1,7 @@
 //! An arena: regions of addresses for leases of one range of lengths, and where they are free.
 //!
-//! Two arenas keep short leases from pinning the frames of long ones.
+//! Two arenas keep short leases from pinning the frames of long ones. They come in pairs: the first is
+//! the general one, each other pair is that of one private pool ([`crate::tenancy`]).
 
 use crate::bins::Bins;
 use crate::extent::{ExtentId, Extents, Kind, NONE};
@@ -9,25 +10,41 @@ use crate::slab::Slab;
 use crate::timeline::{Point, READY, StreamSlot};
 
 pub(crate) type ArenaId = u8;
-/// Leases up to [`SMALL_MAX`].
+/// A pair of arenas, by its first: the one for short leases. The one for long ones comes next.
+pub(crate) type PairId = ArenaId;
+/// The pair that belongs to no private pool.
+pub(crate) const GENERAL: PairId = 0;
+/// Leases up to [`SMALL_MAX`], of the general pair.
 pub(crate) const SMALL: ArenaId = 0;
 /// All longer ones.
 pub(crate) const LARGE: ArenaId = 1;
 /// The longest lease of the small arena, in bytes.
 pub(crate) const SMALL_MAX: u64 = 1 << 20;
 
+/// The pair that an arena belongs to.
+pub(crate) fn pair_of(arena: ArenaId) -> PairId {
+    arena & !1
+}
+
+/// Whether an arena is for short leases.
+pub(crate) fn is_short(arena: ArenaId) -> bool {
+    arena & 1 == SMALL
+}
+
 #[derive(Debug)]
 pub(crate) struct Arena {
-    /// Boxed, so that an arena is short: the hot path picks one of two, and looks at no region.
+    /// Boxed, so that an arena is short: the hot path picks one of them, and looks at no region.
     pub(crate) regions: Box<Slab<Region>>,
     /// Free extents by who may take them; `None` for streams that never released here.
     bins: Vec<Option<Box<Bins>>>,
     voids: ExtentId,
+    /// Bytes of the mappings here that are current.
+    pub(crate) mapped: u64,
 }
 
 impl Arena {
     pub(crate) fn new() -> Self {
-        Self { regions: Box::default(), bins: vec![None], voids: NONE }
+        Self { regions: Box::default(), bins: vec![None], voids: NONE, mapped: 0 }
     }
 
     pub(crate) fn region(&self, id: RegionId) -> &Region {

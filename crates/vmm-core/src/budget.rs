@@ -6,7 +6,7 @@
 //! background, because memory in long frames serves a mixed program badly. ARCHITECTURE.md has the
 //! measurements behind each constant.
 
-use crate::arena::{ArenaId, SMALL};
+use crate::arena::{ArenaId, is_short};
 use crate::churn::Churn;
 use crate::units::round_down;
 use std::time::Duration;
@@ -127,20 +127,20 @@ impl Budget {
             None => self.peak() / FRAMES_PER_PEAK,
         };
         let len = self.whole_granules(len);
-        if arena == SMALL { len.min(SMALL_FRAME.max(self.granule)) } else { len }
+        if is_short(arena) { len.min(SMALL_FRAME.max(self.granule)) } else { len }
     }
 
     /// The length of a frame made ahead of need, with `reserved` bytes there already.
     pub(crate) fn ahead_len(&self, arena: ArenaId, reserved: u64) -> u64 {
         let len = self.frame_len(arena);
         let fine = self.limit.is_some() && reserved > permille(self.ahead(), 1000 - FINE_PERMILLE);
-        if fine && arena != SMALL { self.whole_granules(len / FINE_PER_FRAME) } else { len }
+        if fine && !is_short(arena) { self.whole_granules(len / FINE_PER_FRAME) } else { len }
     }
 
     /// The length of a frame made for a request that lacks `missing` bytes.
     pub(crate) fn growth_len(&self, arena: ArenaId, missing: u64) -> u64 {
         let len = self.frame_len(arena);
-        if self.known_level().is_some() || arena == SMALL {
+        if self.known_level().is_some() || is_short(arena) {
             return len;
         }
         missing.min(self.whole_granules(self.peak() / LONGEST_PER_PEAK)).max(len)
@@ -184,7 +184,7 @@ fn permille(bytes: u64, permille: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arena::LARGE;
+    use crate::arena::{LARGE, SMALL};
 
     const MIB: u64 = 1 << 20;
 

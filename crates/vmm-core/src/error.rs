@@ -101,6 +101,12 @@ pub enum PoolError {
     /// An address is not that of a lease.
     #[error("{0}")]
     NotALease(#[from] NotALease),
+    /// Too many private pools live or have leases.
+    #[error("{most} private pools live or have leases: release one")]
+    TooManyPrivatePools {
+        /// How many there can be.
+        most: usize,
+    },
     /// A device call failed.
     #[error("{0}")]
     Device(#[from] DeviceError),

@@ -6,7 +6,7 @@
 //! idle frames do not suffice, the run may begin with the free end of one frame in use and end with the
 //! free start of another: these are mapped a second time too, and stay where they are for their holders.
 
-use crate::arena::{ArenaId, LARGE};
+use crate::arena::{ArenaId, GENERAL, LARGE, pair_of};
 use crate::device::FrameKind;
 use crate::extent::{ExtentId, Kind, NONE};
 use crate::frame::{FrameId, MappingId};
@@ -35,6 +35,9 @@ pub(crate) struct Means {
     pub(crate) exact: bool,
     /// Binds are queued on the device.
     pub(crate) queued: bool,
+    /// Idle frames serve only if no queued work uses them any more. A stream captures a graph into a
+    /// private pool: no order between its nodes and that work holds when the graph runs.
+    pub(crate) ready_only: bool,
 }
 
 /// Where frames could be mapped so that a request fits.
@@ -253,7 +256,7 @@ impl State {
         chosen: &mut Vec<Choice>,
     ) -> Option<()> {
         gap.missing = round_up(gap.missing, self.budget.granule)?;
-        let frame_len = self.budget.growth_len(arena, gap.missing);
+        let frame_len = self.growth_len(arena, gap.missing);
         while gap.missing > 0 {
             // A whole frame where it fits; just what is needed otherwise.
             let whole = frame_len <= room.min(gap.left) && !means.exact;
@@ -264,6 +267,18 @@ impl State {
             chosen.push(Choice::New(len));
         }
         Some(())
+    }
+
+    /// The length of a frame made for a request that lacks `missing` bytes. In a private pool it is
+    /// short, because its rest serves nobody else: what is missing, or an eighth of what the arena has,
+    /// so that many requests make for few calls.
+    pub(crate) fn growth_len(&self, arena: ArenaId, missing: u64) -> u64 {
+        let len = self.budget.growth_len(arena, missing);
+        if pair_of(arena) == GENERAL {
+            return len;
+        }
+        let eighth = round_down(self.arenas[usize::from(arena)].mapped / 8, self.budget.granule);
+        len.min(missing.max(eighth))
     }
 
     /// Bytes of frames that may be made before `ceiling`, or the limit, is passed.

@@ -12,6 +12,7 @@
 //! | fence | a point in the work of a stream: reached or not yet |
 //! | lease | what a user holds: counted, shareable between operators, released on a stream |
 //! | peer | another device that has access to memory of the pool |
+//! | private pool | memory that one user keeps apart, as for captured graphs: it stays where it is |
 //! | pool | the facade that users see |
 //!
 //! # The protocol of a lease
@@ -61,6 +62,7 @@ mod owner;
 mod peers;
 mod plain;
 mod pool;
+mod private;
 mod raw;
 mod recall;
 mod region;
@@ -70,6 +72,7 @@ mod slab;
 mod state;
 mod step;
 mod teardown;
+mod tenancy;
 mod timeline;
 mod uses;
 mod validate;
@@ -78,6 +81,7 @@ mod worker;
 pub use lease::Lease;
 pub use owner::Owner;
 pub use pool::{Pool, Pressure, Request};
+pub use private::{AllocAtError, PrivatePool};
 pub use raw::RawLease;
 pub use step::{Step, StepOutcome};
 
@@ -87,5 +91,8 @@ pub use device::{
 };
 pub use error::{AllocError, NotALease, OutOfMemory, PoolError};
 pub use options::{Clock, CrossStream, Maintenance, PoolOptions};
-pub use report::{Counters, FrameView, FreeView, LeaseView, MappingView, Snapshot, Stats};
+pub use report::{
+    Counters, FrameView, FreeView, LeaseView, MappingView, PrivateView, Snapshot, Stats,
+};
+pub use tenancy::PrivateId;
 pub use units::{DeviceAddr, DeviceOrdinal, Fence, FrameHandle, StreamId, round_down, round_up};

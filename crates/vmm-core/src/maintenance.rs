@@ -35,6 +35,7 @@ impl State {
         cross_stream: CrossStream,
         capturing: bool,
     ) -> DeviceResult<Option<Step>> {
+        self.sweep_released();
         if self.plain {
             return self.next_plain_step(device, now, cross_stream, capturing);
         }
@@ -182,6 +183,7 @@ impl State {
         keep: u64,
         means: Means,
     ) -> DeviceResult<Option<Step>> {
+        self.sweep_released();
         if self.plain {
             return Ok(self.release_idle_region(keep));
         }
@@ -250,8 +252,9 @@ impl State {
             return Ok(Vec::new());
         }
         let mut points: Vec<Point> = self.stale_uses().collect();
-        points.extend(self.free_points(|_| true));
-        points.extend(self.retired.iter().flat_map(|id| self.uses.iter(self.extents[*id].uses)));
+        let goes = |pair| !self.tenancies.is_private(pair);
+        points.extend(self.free_points(|_| true, goes));
+        points.extend(self.retired_points(goes));
         let mut fences = self.first_fences(device, points)?;
         fences.extend(self.unbinding.iter().map(|(fence, _)| *fence));
         Ok(fences)

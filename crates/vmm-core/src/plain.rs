@@ -20,7 +20,7 @@
 //! 8. Idle frames released, if a new one fits then.
 //! 9. A wait on the host for as little as helps; then, as everywhere, callbacks and the error.
 
-use crate::arena::{ArenaId, LARGE, SMALL};
+use crate::arena::{ArenaId, LARGE, PairId, SMALL, pair_of};
 use crate::device::{DeviceResult, FrameKind, VirtualMemoryDevice};
 use crate::extent::{Extent, ExtentId, Kind, NONE};
 use crate::frame::FrameId;
@@ -92,7 +92,7 @@ impl State {
         {
             return Ok(Next::Remove(step));
         }
-        let fences = self.fences_to_wait_for(device, want.slot, reach.means)?;
+        let fences = self.fences_to_wait_for(device, want, reach.means)?;
         Ok(if fences.is_empty() { Next::Exhausted } else { Next::Wait(fences) })
     }
 
@@ -109,7 +109,7 @@ impl State {
         let len = if reach.means.exact {
             need
         } else {
-            self.budget.growth_len(arena, need).max(LEAST_FRAME).max(need).min(room)
+            self.growth_len(arena, need).max(LEAST_FRAME).max(need).min(room)
         };
         let len = round_down(len, self.budget.granule);
         self.counters.reserve(len);
@@ -125,8 +125,7 @@ impl State {
     }
 
     fn take_anywhere(&mut self, want: &Want) -> Option<LeaseId> {
-        let found = self
-            .arenas
+        let found = self.arenas[usize::from(want.pair)..][..2]
             .iter()
             .find_map(|arena| arena.find(&self.extents, want.slot, want.len, want.alignment))?;
         Some(self.carve(found, want))
@@ -265,6 +264,7 @@ impl State {
     /// Records that a frame is gone.
     pub(crate) fn finish_release(&mut self, idle: &IdleRegion) {
         let arena = &mut self.arenas[usize::from(idle.arena)];
+        arena.mapped -= idle.len;
         let region = arena.regions.remove(u32::from(idle.region));
         self.extents.remove(region.first);
         let frame = self.frames.remove(idle.frame);
@@ -284,8 +284,9 @@ impl State {
 
     /// The largest request that could be served now: in a free extent, or in a new frame once all
     /// idle ones are gone.
-    pub(crate) fn largest_plain(&self, device_full: bool) -> u64 {
-        let free = self.extents.iter().filter(|(_, extent)| extent.kind == Kind::Free);
+    pub(crate) fn largest_plain(&self, device_full: bool, pair: PairId) -> u64 {
+        let own = |extent: &Extent| extent.kind == Kind::Free && pair_of(extent.arena) == pair;
+        let free = self.extents.iter().filter(|(_, extent)| own(extent));
         let longest = free.map(|(_, extent)| extent.len).max().unwrap_or(0);
         let idle: u64 = self.idle_regions().iter().map(|idle| idle.len).sum();
         let room = match self.budget.limit {

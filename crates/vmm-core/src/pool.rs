@@ -1,6 +1,6 @@
 //! The pool: what users see.
 
-use crate::arena::{LARGE, SMALL};
+use crate::arena::{GENERAL, LARGE, PairId, SMALL};
 use crate::bins::UNIT;
 use crate::device::VirtualMemoryDevice;
 use crate::error::{AllocError, PoolError};
@@ -172,7 +172,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// See [`AllocError`]. Nothing has changed then.
     #[inline]
     pub fn allocate_with(&self, request: Request) -> Result<Lease<D>, AllocError> {
-        let obtained = self.obtain(&request, |_, _| {})?;
+        let obtained = self.obtain(GENERAL, &request, |_, _| {})?;
         Ok(self.lease(obtained, request))
     }
 
@@ -185,17 +185,19 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         Ok(obtained.map(|memory| self.lease(memory, request)))
     }
 
-    /// A live extent and its address, after `note` was called with it under the lock; `None` for no
-    /// bytes.
+    /// A live extent in a pair of arenas and its address, after `note` was called with it under the lock;
+    /// `None` for no bytes.
     #[inline]
     pub(crate) fn obtain(
         &self,
+        pair: PairId,
         request: &Request,
         note: impl Fn(&mut State, LeaseId),
     ) -> Result<Memory, AllocError> {
         let Some(mut want) = self.handle.shared.check(request)? else {
             return Ok(None);
         };
+        want.pair = pair;
         {
             let mut state = self.handle.shared.lock();
             want.slot = state.timelines.slot(request.stream);
@@ -234,13 +236,17 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     }
 
     #[inline]
-    fn lease(&self, memory: Memory, request: Request) -> Lease<D> {
+    pub(crate) fn lease(&self, memory: Memory, request: Request) -> Lease<D> {
         let Request { len, stream, owner, .. } = request;
         let addr = DeviceAddr(memory.map_or(0, |(_, addr)| addr));
         Lease { pool: self.clone(), id: memory.map(|(id, _)| id), addr, len, stream, owner }
     }
 
-    fn wake_worker(&self) {
+    pub(crate) fn shared(&self) -> &Shared<D> {
+        &self.handle.shared
+    }
+
+    pub(crate) fn wake_worker(&self) {
         if let Some(worker) = &self.handle.worker {
             worker.wake();
         }

@@ -6,12 +6,13 @@
 //!
 //! [`Lease`]: crate::Lease
 
+use crate::arena::GENERAL;
 use crate::device::VirtualMemoryDevice;
 use crate::error::{AllocError, NotALease, PoolError};
 use crate::extent::{ExtentId, Kind};
 use crate::owner::Owner;
 use crate::pool::{Pool, Request};
-use crate::shared::Shared;
+use crate::private::{AllocAtError, PrivatePool};
 use crate::state::{LeaseId, State};
 use crate::timeline::StreamSlot;
 use crate::units::{DeviceAddr, DeviceOrdinal, StreamId};
@@ -32,6 +33,12 @@ pub struct RawLease {
 }
 
 impl State {
+    /// Names a live lease by its address.
+    #[inline]
+    fn name(&mut self, id: LeaseId) {
+        self.directory.insert(&self.extents, id.extent);
+    }
+
     fn raw_view(&self, id: ExtentId) -> RawLease {
         let extent = &self.extents[id];
         RawLease {
@@ -87,9 +94,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// See [`AllocError`]. Nothing has changed then.
     #[inline]
     pub fn allocate_raw(&self, request: &Request) -> Result<DeviceAddr, AllocError> {
-        let obtained = self.obtain(request, |state, id| {
-            state.directory.insert(&state.extents, id.extent);
-        })?;
+        let obtained = self.obtain(GENERAL, request, State::name)?;
         Ok(DeviceAddr(obtained.map_or(0, |(_, addr)| addr)))
     }
 
@@ -101,9 +106,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         &self,
         request: &Request,
     ) -> Result<Option<DeviceAddr>, AllocError> {
-        let obtained = self.obtain_at_hand(request, |state, id| {
-            state.directory.insert(&state.extents, id.extent);
-        })?;
+        let obtained = self.obtain_at_hand(request, State::name)?;
         Ok(obtained.map(|memory| DeviceAddr(memory.map_or(0, |(_, addr)| addr))))
     }
 
@@ -191,8 +194,24 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         let lease = state.raw_view(id);
         (addr.0 - lease.addr.0 < lease.len).then_some(lease)
     }
+}
 
-    fn shared(&self) -> &Shared<D> {
-        &self.handle.shared
+impl<D: VirtualMemoryDevice + 'static> PrivatePool<D> {
+    /// As [`Pool::allocate_raw`], from the private pool.
+    ///
+    /// # Errors
+    /// See [`AllocError`]. Nothing has changed then.
+    pub fn allocate_raw(&self, request: &Request) -> Result<DeviceAddr, AllocError> {
+        let obtained = self.pool().obtain(self.pair(), request, State::name)?;
+        Ok(DeviceAddr(obtained.map_or(0, |(_, addr)| addr)))
+    }
+
+    /// As [`PrivatePool::allocate_at`], for a lease that is named by its address. A request for no bytes
+    /// does nothing. The range is aligned as it is: that of the request does not matter.
+    ///
+    /// # Errors
+    /// As [`PrivatePool::allocate_at`].
+    pub fn allocate_raw_at(&self, addr: DeviceAddr, request: &Request) -> Result<(), AllocAtError> {
+        self.pool().shared().allocate_at(self.pair(), addr, request, State::name).map(drop)
     }
 }

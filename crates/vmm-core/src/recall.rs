@@ -169,6 +169,7 @@ impl State {
         entry.dead_bytes = 0;
         // Whoever used it before is ordered before whoever gets it now, and that one is noted anew.
         entry.uses.clear();
+        self.arenas[usize::from(place.arena)].mapped += entry.len;
         self.counters.stale_bytes -= entry.len;
         self.frames.stale.retain(|id| *id != mapping);
     }

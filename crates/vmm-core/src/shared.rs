@@ -4,7 +4,7 @@
 //! that can are made between two holds of the lock, on what the first has put out of everybody's
 //! reach: see [`crate::step`].
 
-use crate::arena::ArenaId;
+use crate::arena::{ArenaId, GENERAL, pair_of};
 use crate::bins::UNIT;
 use crate::budget::Budget;
 use crate::device::{
@@ -35,6 +35,10 @@ const LEAST_RESERVATION: u64 = 64 << 20;
 
 /// Addresses that one pool may hold, as a multiple of the device's memory.
 const ADDRESS_CAP: u64 = 64;
+
+/// Reservations of a private pool's arena, as a part of the device's memory: there may be many private
+/// pools, and addresses of memory that never moves are not used up.
+const PRIVATE_PARTS: u64 = 16;
 
 /// Reservations of one arena: a device that refuses long ones is not asked for ever shorter ones
 /// without end.
@@ -111,6 +115,10 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         if self.is_forked() { None } else { Some(self.state.lock()) }
     }
 
+    pub(crate) fn cross_stream(&self) -> CrossStream {
+        self.options.cross_stream
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -132,6 +140,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 alignment,
                 slot: 0,
                 owner: request.owner.0,
+                pair: GENERAL,
             })),
             _ => Err(self.too_large(request.len, request.alignment)),
         }
@@ -158,6 +167,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             unmap_first: !self.device.properties().capabilities.aliases,
             exact: false,
             queued: self.device.properties().capabilities.queued_binds,
+            ready_only: false,
         }
     }
 
@@ -334,7 +344,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             reserved: state.counters.reserved_bytes,
             live: state.counters.live_bytes,
             retired: state.counters.retired_bytes,
-            largest_possible: state.largest_possible(device.is_some()),
+            largest_possible: state.largest_possible(device.is_some(), want.pair),
             owners: state.largest_owners(5),
             device,
         }))
@@ -346,7 +356,10 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         let properties = self.device.properties();
         let cap = self.device_total.saturating_mul(ADDRESS_CAP).max(LEAST_RESERVATION);
         let most = properties.max_reservation.min(cap / 4);
-        let wanted = self.options.reservation.unwrap_or(self.device_total.saturating_mul(16));
+        let wanted = match pair_of(arena) {
+            GENERAL => self.options.reservation.unwrap_or(self.device_total.saturating_mul(16)),
+            _ => self.device_total / PRIVATE_PARTS,
+        };
         let granule = properties.granule;
         let need = round_up(need, granule).ok_or(NO_MORE)?;
         let mut len = (wanted.max(need).min(most) / granule * granule).max(granule);
@@ -517,6 +530,7 @@ impl State {
                 .iter()
                 .flat_map(|(_, entry)| entry.uses.iter().map(|point| point.stream)),
         );
+        named.extend(self.tenancies.points().map(|point| point.stream));
         let vacant: Vec<StreamSlot> =
             self.timelines.finished().filter(|slot| !named.contains(slot)).collect();
         self.timelines.vacate(&vacant);

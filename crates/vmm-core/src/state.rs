@@ -2,7 +2,7 @@
 //!
 //! Nothing here calls the device.
 
-use crate::arena::{Arena, ArenaId, LARGE, SMALL, SMALL_MAX};
+use crate::arena::{Arena, ArenaId, LARGE, PairId, SMALL, SMALL_MAX};
 use crate::bins::UNIT;
 use crate::budget::Budget;
 use crate::directory::Directory;
@@ -11,6 +11,7 @@ use crate::frame::{Frames, MappingId};
 use crate::owner::Owners;
 use crate::peers::Peers;
 use crate::report::Counters;
+use crate::tenancy::Tenancies;
 use crate::timeline::{Point, READY, StreamSlot, Timelines};
 use crate::units::Fence;
 use crate::uses::Uses;
@@ -24,12 +25,14 @@ pub(crate) struct Want {
     pub(crate) alignment: u64,
     pub(crate) slot: StreamSlot,
     pub(crate) owner: u32,
+    /// Whose memory it is to be: the general one's, or that of a private pool.
+    pub(crate) pair: PairId,
 }
 
 impl Want {
     #[inline]
     pub(crate) fn arena(&self) -> ArenaId {
-        if self.len <= SMALL_MAX { SMALL } else { LARGE }
+        self.pair + if self.len <= SMALL_MAX { SMALL } else { LARGE }
     }
 }
 
@@ -46,7 +49,10 @@ pub(crate) type Memory = Option<(LeaseId, u64)>;
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) extents: Extents,
-    pub(crate) arenas: [Arena; 2],
+    /// In pairs; the general one comes first.
+    pub(crate) arenas: Vec<Arena>,
+    /// Which private pool each other pair belongs to.
+    pub(crate) tenancies: Tenancies,
     pub(crate) frames: Frames,
     pub(crate) timelines: Timelines,
     pub(crate) uses: Uses,
@@ -75,7 +81,8 @@ impl State {
     pub(crate) fn new(budget: Budget, peers: Peers, plain: bool) -> Self {
         Self {
             extents: Extents::default(),
-            arenas: [Arena::new(), Arena::new()],
+            arenas: vec![Arena::new(), Arena::new()],
+            tenancies: Tenancies::default(),
             frames: Frames::default(),
             timelines: Timelines::new(),
             uses: Uses::default(),
@@ -121,8 +128,13 @@ impl State {
     #[inline]
     pub(crate) fn carve(&mut self, free: ExtentId, want: &Want) -> LeaseId {
         let extent = &self.extents[free];
-        let addr = extent.addr + extent.front(want.alignment);
-        let arena = &mut self.arenas[usize::from(extent.arena)];
+        self.carve_at(free, extent.addr + extent.front(want.alignment), want)
+    }
+
+    /// Makes a lease of a part of a `Free` extent, at this address.
+    #[inline]
+    pub(crate) fn carve_at(&mut self, free: ExtentId, addr: u64, want: &Want) -> LeaseId {
+        let arena = &mut self.arenas[usize::from(self.extents[free].arena)];
         let id = arena.cut(&mut self.extents, free, addr, want.len);
         let extent = &mut self.extents[id];
         extent.kind = Kind::Live;
@@ -236,11 +248,13 @@ impl State {
         self.set_free(id, point)
     }
 
-    /// Joins ready memory to neighbours that `slot` may take. Done on a miss only: the hot path keeps
-    /// ready memory apart, or one stream would take it from all others bit by bit.
-    pub(crate) fn join_ready(&mut self, slot: StreamSlot) {
-        let ready: Vec<ExtentId> =
-            self.arenas.iter().flat_map(|arena| arena.free(&self.extents, READY, UNIT)).collect();
+    /// Joins ready memory of a pair to neighbours that `slot` may take. Done on a miss only: the hot
+    /// path keeps ready memory apart, or one stream would take it from all others bit by bit.
+    pub(crate) fn join_ready(&mut self, pair: PairId, slot: StreamSlot) {
+        let ready: Vec<ExtentId> = self.arenas[usize::from(pair)..][..2]
+            .iter()
+            .flat_map(|arena| arena.free(&self.extents, READY, UNIT))
+            .collect();
         for id in ready {
             let extent = &self.extents[id];
             let own = |other: ExtentId| {

@@ -1,6 +1,7 @@
 //! The invariants, checked structure by structure.
 
-use crate::extent::{Kind, NONE};
+use crate::arena::pair_of;
+use crate::extent::{Extent, Kind, NONE};
 use crate::frame::MappingState;
 use crate::region::Region;
 use crate::state::State;
@@ -37,6 +38,7 @@ impl State {
         }
         self.validate_bins();
         self.validate_frames();
+        self.validate_private();
         self.validate_counters();
     }
 
@@ -145,6 +147,34 @@ impl State {
             // A frame that was leaving has no address before the step that brings it back is over.
             let comes_back = bytes == 0 && self.steps_under_way > 0;
             assert!(bytes == expect || comes_back, "every byte of a frame has one address");
+        }
+    }
+
+    /// What serves a private pool is nobody else's, and a pair without one has no memory.
+    fn validate_private(&self) {
+        let mut mapped = vec![0; self.arenas.len()];
+        for (_, entry) in self.frames.mappings.iter() {
+            if entry.state != MappingState::Current {
+                continue;
+            }
+            mapped[usize::from(entry.at.arena)] += entry.len;
+            if self.tenancies.is_private(pair_of(entry.at.arena)) {
+                assert_eq!(entry.dead_bytes, 0, "no byte of a private frame has moved");
+                let mappings = self.frames.frames[entry.frame].mappings.iter();
+                let current =
+                    mappings.filter(|id| self.frames.mappings[**id].state == MappingState::Current);
+                assert_eq!(current.count(), 1, "a private frame serves in one place");
+            }
+        }
+        for (arena, mapped) in self.arenas.iter().zip(mapped) {
+            assert_eq!(arena.mapped, mapped, "bytes mapped in an arena");
+        }
+        for pair in self.tenancies.vacant() {
+            let has_memory =
+                |extent: &Extent| !matches!(extent.kind, Kind::Void | Kind::Dead | Kind::Unused);
+            let mut extents = self.extents.iter();
+            let found = extents.any(|(_, e)| pair_of(e.arena) == pair && has_memory(e));
+            assert!(!found, "a vacant pair of arenas has no memory");
         }
     }
 
