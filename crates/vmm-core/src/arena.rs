@@ -8,6 +8,7 @@ use crate::extent::{ExtentId, Extents, Kind, NONE};
 use crate::region::{Region, RegionId};
 use crate::slab::Slab;
 use crate::timeline::{Point, READY, StreamSlot};
+use std::ops::{Index, IndexMut};
 
 pub(crate) type ArenaId = u8;
 /// A pair of arenas, by its first: the one for short leases. The one for long ones comes next.
@@ -42,9 +43,59 @@ pub(crate) struct Arena {
     pub(crate) mapped: u64,
 }
 
+/// All arenas of a pool.
+#[derive(Debug)]
+pub(crate) struct Arenas {
+    /// With a place for every id, so that the hot path need not check one.
+    table: Box<[Arena; ARENAS]>,
+    in_use: usize,
+}
+
+const ARENAS: usize = ArenaId::MAX as usize + 1;
+
+impl Arenas {
+    /// The general pair.
+    pub(crate) fn new() -> Self {
+        let table: Vec<Arena> = (0..ARENAS).map(|_| Arena::new()).collect();
+        Self { table: table.try_into().expect("as many as there are ids"), in_use: 2 }
+    }
+
+    /// Adds a pair; `None` if there are as many as there can be.
+    pub(crate) fn add_pair(&mut self) -> Option<PairId> {
+        let pair = PairId::try_from(self.in_use).ok()?;
+        self.in_use += 2;
+        Some(pair)
+    }
+
+    /// All that were added, by id.
+    pub(crate) fn all(&self) -> &[Arena] {
+        &self.table[..self.in_use]
+    }
+
+    /// The two of a pair.
+    pub(crate) fn pair(&self, pair: PairId) -> &[Arena] {
+        &self.table[usize::from(pair)..][..2]
+    }
+}
+
+impl Index<ArenaId> for Arenas {
+    type Output = Arena;
+    #[inline]
+    fn index(&self, id: ArenaId) -> &Arena {
+        &self.table[usize::from(id)]
+    }
+}
+
+impl IndexMut<ArenaId> for Arenas {
+    #[inline]
+    fn index_mut(&mut self, id: ArenaId) -> &mut Arena {
+        &mut self.table[usize::from(id)]
+    }
+}
+
 impl Arena {
     pub(crate) fn new() -> Self {
-        Self { regions: Box::default(), bins: vec![None], voids: NONE, mapped: 0 }
+        Self { regions: Box::default(), bins: Vec::new(), voids: NONE, mapped: 0 }
     }
 
     pub(crate) fn region(&self, id: RegionId) -> &Region {

@@ -178,7 +178,7 @@ impl State {
             let prev = extents[void].prev;
             if prev != NONE && self.usable(prev, READY) { extents[prev].len } else { 0 }
         };
-        let void = self.arenas[usize::from(arena)]
+        let void = self.arenas[arena]
             .voids(extents)
             .filter(|void| extents[*void].len >= len)
             .max_by_key(|void| (ready_before(*void), extents[*void].len))?;
@@ -190,7 +190,7 @@ impl State {
 
     /// All places for a request, least need first.
     fn places(&self, arena: ArenaId, want: &Want) -> Vec<Place> {
-        let mut places: Vec<Place> = self.arenas[usize::from(arena)]
+        let mut places: Vec<Place> = self.arenas[arena]
             .voids(&self.extents)
             .filter_map(|void| {
                 let gap = &self.extents[void];
@@ -277,7 +277,7 @@ impl State {
         if pair_of(arena) == GENERAL {
             return len;
         }
-        let eighth = round_down(self.arenas[usize::from(arena)].mapped / 8, self.budget.granule);
+        let eighth = round_down(self.arenas[arena].mapped / 8, self.budget.granule);
         len.min(missing.max(eighth))
     }
 
@@ -300,16 +300,16 @@ impl State {
     ) -> Growth {
         let Reserve { arena, slot, .. } = reserve;
         if let Some(prefix) = place.prefix {
-            self.arenas[usize::from(arena)].remove(&mut self.extents, prefix);
+            self.arenas[arena].remove(&mut self.extents, prefix);
             self.extents[prefix].kind = Kind::Pending;
         }
         let total: u64 = chosen.iter().map(Choice::frame_len).sum();
         let base = self.extents[place.void].addr;
-        self.arenas[usize::from(arena)].unlink_void(&mut self.extents, place.void);
+        self.arenas[arena].unlink_void(&mut self.extents, place.void);
         self.extents[place.void].kind = Kind::Pending;
         if self.extents[place.void].len > total {
             let rest = self.extents.split(place.void, total);
-            self.arenas[usize::from(arena)].set_void(&mut self.extents, rest);
+            self.arenas[arena].set_void(&mut self.extents, rest);
         }
         let cuts = self.cut_all(chosen.iter().map(Choice::parts));
         let mut extent = place.void;
@@ -394,7 +394,7 @@ impl State {
 
     /// Cuts a range out of a free extent; the answer is `Pending`. What is below keeps its id.
     fn cut(&mut self, id: ExtentId, addr: u64, len: u64) -> ExtentId {
-        let arena = &mut self.arenas[usize::from(self.extents[id].arena)];
+        let arena = &mut self.arenas[self.extents[id].arena];
         let cut = arena.cut(&mut self.extents, id, addr, len);
         self.extents[cut].kind = Kind::Pending;
         cut

@@ -85,7 +85,7 @@ impl State {
         means: Means,
         least: u64,
     ) -> Vec<ExtentId> {
-        let arena = &self.arenas[usize::from(arena)];
+        let arena = &self.arenas[arena];
         let mut extents: Vec<ExtentId> = arena.free(&self.extents, reserve.slot, least).collect();
         if reserve.slot != READY {
             extents.extend(arena.free(&self.extents, READY, least));
@@ -104,7 +104,7 @@ impl State {
     /// Mappings that lie in an extent with all their bytes, by address.
     pub(crate) fn whole_mappings(&self, id: ExtentId) -> Vec<MappingId> {
         let extent = &self.extents[id];
-        let region = self.arenas[usize::from(extent.arena)].region(extent.region);
+        let region = self.arenas[extent.arena].region(extent.region);
         let mut found = Vec::new();
         let mut at = extent.addr;
         while at < extent.end() {
@@ -207,7 +207,7 @@ impl State {
     /// bytes) or at its back (the frame's first).
     fn free_end(&self, id: ExtentId, last: bool) -> Option<FreeEnd> {
         let extent = &self.extents[id];
-        let region = self.arenas[usize::from(extent.arena)].region(extent.region);
+        let region = self.arenas[extent.arena].region(extent.region);
         let mapping = region.mapping_at(if last { extent.addr } else { extent.end() - 1 })?;
         let entry = &self.frames.mappings[mapping];
         let (addr, end) =

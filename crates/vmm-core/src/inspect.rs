@@ -33,7 +33,7 @@ impl State {
 
     /// All regions, arena by arena.
     pub(crate) fn regions(&self) -> impl Iterator<Item = &Region> {
-        self.arenas.iter().flat_map(|arena| arena.regions.iter()).map(|(_, region)| region)
+        self.arenas.all().iter().flat_map(|arena| arena.regions.iter()).map(|(_, region)| region)
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -90,7 +90,7 @@ impl State {
 
     fn private_views(&self) -> Vec<PrivateView> {
         let view = |(id, pair): (PrivateId, PairId)| {
-            let arenas = &self.arenas[usize::from(pair)..][..2];
+            let arenas = &self.arenas.pair(pair);
             let regions = arenas.iter().flat_map(|arena| arena.regions.iter());
             PrivateView {
                 id,

@@ -230,7 +230,7 @@ impl State {
     }
 
     fn has_free(&self, slot: StreamSlot) -> bool {
-        self.arenas.iter().any(|arena| arena.has_free(slot))
+        self.arenas.all().iter().any(|arena| arena.has_free(slot))
     }
 
     fn settle_retired(&mut self) {
@@ -260,7 +260,7 @@ impl State {
     /// Free memory of a stream in some pairs of arenas.
     pub(crate) fn free_of(&self, slot: StreamSlot, of: impl Fn(PairId) -> bool) -> Vec<ExtentId> {
         (0..=ArenaId::MAX)
-            .zip(&self.arenas)
+            .zip(self.arenas.all())
             .filter(|(arena, _)| of(pair_of(*arena)))
             .flat_map(|(_, arena)| arena.free(&self.extents, slot, UNIT))
             .collect()
@@ -272,7 +272,7 @@ impl State {
         if !is_short(want.arena()) {
             return None;
         }
-        let found = self.arenas[usize::from(want.pair + LARGE)].find(
+        let found = self.arenas[want.pair + LARGE].find(
             &self.extents,
             want.slot,
             want.len,
@@ -288,7 +288,7 @@ impl State {
         device: &D,
         want: &Want,
     ) -> DeviceResult<Option<LeaseId>> {
-        let arena = &self.arenas[usize::from(want.arena())];
+        let arena = &self.arenas[want.arena()];
         let fitting = self
             .timelines
             .slots()
@@ -400,7 +400,7 @@ impl State {
     }
 
     fn has_addresses(&self, arena: ArenaId, need: u64) -> bool {
-        let mut voids = self.arenas[usize::from(arena)].voids(&self.extents);
+        let mut voids = self.arenas[arena].voids(&self.extents);
         voids.any(|void| self.extents[void].len >= need)
     }
 

@@ -83,7 +83,7 @@ impl State {
     }
 
     fn free_in(&self, arena: u8) -> u64 {
-        let arena = &self.arenas[usize::from(arena)];
+        let arena = &self.arenas[arena];
         self.timelines
             .slots()
             .chain([READY])

@@ -153,7 +153,7 @@ impl State {
     /// The mappings under a lease.
     fn mappings_under(&self, id: LeaseId) -> Vec<MappingId> {
         let extent = &self.extents[self.live(id)];
-        let region = self.arenas[usize::from(extent.arena)].region(extent.region);
+        let region = self.arenas[extent.arena].region(extent.region);
         let mut found = Vec::new();
         let mut at = extent.addr;
         while at < extent.end() {

@@ -101,7 +101,7 @@ impl State {
         let room = self.room(ceiling);
         let need = self.frame_need(want).filter(|need| *need <= room && !reach.device_full)?;
         let arena = want.arena();
-        let regions = self.arenas[usize::from(arena)].regions.len();
+        let regions = self.arenas[arena].regions.len();
         // Those that others are making count too.
         if regions + self.steps_under_way as usize >= usize::from(RegionId::MAX) {
             return None;
@@ -125,7 +125,9 @@ impl State {
     }
 
     fn take_anywhere(&mut self, want: &Want) -> Option<LeaseId> {
-        let found = self.arenas[usize::from(want.pair)..][..2]
+        let found = self
+            .arenas
+            .pair(want.pair)
             .iter()
             .find_map(|arena| arena.find(&self.extents, want.slot, want.len, want.alignment))?;
         Some(self.carve(found, want))
@@ -190,7 +192,7 @@ impl State {
     fn idle_regions(&self) -> Vec<IdleRegion> {
         let mut found = Vec::new();
         for arena in [SMALL, LARGE] {
-            for (id, region) in self.arenas[usize::from(arena)].regions.iter() {
+            for (id, region) in self.arenas[arena].regions.iter() {
                 let idle =
                     |at: &ExtentId| self.extents[*at].kind == Kind::Free && self.is_over(*at);
                 if self.extents_of(region).all(|at| idle(&at)) {
@@ -217,7 +219,7 @@ impl State {
 
     /// Takes an idle frame out of everybody's reach. Its region is one `Pending` extent then.
     fn release_region(&mut self, idle: IdleRegion) -> Step {
-        let arena = &mut self.arenas[usize::from(idle.arena)];
+        let arena = &mut self.arenas[idle.arena];
         let first = arena.region(idle.region).first;
         arena.remove(&mut self.extents, first);
         loop {
@@ -248,7 +250,7 @@ impl State {
         let extent = self.extents.add(extent);
         // One page: no mapping is shorter than the frame.
         let region = Region::new(base, len, len, extent);
-        self.arenas[usize::from(arena)].add_region(&mut self.extents, region);
+        self.arenas[arena].add_region(&mut self.extents, region);
         let frame = self.frames.add(handle, len);
         self.counters.made(self.frames.bytes);
         self.add_mapping(frame, extent, range(base, len), Some(Vec::new()));
@@ -263,7 +265,7 @@ impl State {
 
     /// Records that a frame is gone.
     pub(crate) fn finish_release(&mut self, idle: &IdleRegion) {
-        let arena = &mut self.arenas[usize::from(idle.arena)];
+        let arena = &mut self.arenas[idle.arena];
         arena.mapped -= idle.len;
         let region = arena.regions.remove(u32::from(idle.region));
         self.extents.remove(region.first);
@@ -278,7 +280,7 @@ impl State {
 
     /// A frame that could not be released serves again.
     pub(crate) fn fail_release(&mut self, idle: &IdleRegion) {
-        let first = self.arenas[usize::from(idle.arena)].region(idle.region).first;
+        let first = self.arenas[idle.arena].region(idle.region).first;
         self.set_free(first, Point::REACHED);
     }
 

@@ -264,7 +264,7 @@ impl State {
     fn free_range(&self, want: &Want, addr: u64) -> Option<Vec<ExtentId>> {
         debug_assert_ne!(want.pair, GENERAL);
         let end = addr.checked_add(want.len)?;
-        let arenas = &self.arenas[usize::from(want.pair)..][..2];
+        let arenas = &self.arenas.pair(want.pair);
         let mut regions = arenas.iter().flat_map(|arena| arena.regions.iter());
         let (_, region) =
             regions.find(|(_, region)| region.base <= addr && end <= region.base + region.len)?;

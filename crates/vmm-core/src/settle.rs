@@ -117,7 +117,7 @@ impl State {
         let whole = growth.front.unwrap_or(growth.extent);
         match &failure.still_mapped {
             None => {
-                let arena = usize::from(self.extents[whole].arena);
+                let arena = self.extents[whole].arena;
                 self.arenas[arena].set_void(&mut self.extents, whole);
             }
             Some(made) => self.keep_mapped(growth, whole, made),
@@ -173,7 +173,7 @@ impl State {
             pinned: false,
         });
         self.frames.frames[frame].mappings.push(id);
-        let arena = &mut self.arenas[usize::from(at.arena)];
+        let arena = &mut self.arenas[at.arena];
         arena.mapped += len;
         arena.region_mut(at.region).set_mapping(addr, len, Some(id));
         id
@@ -189,7 +189,7 @@ impl State {
         let frame = entry.frame;
         if entry.dead_bytes == entry.len {
             entry.state = MappingState::Stale;
-            self.arenas[usize::from(entry.at.arena)].mapped -= entry.len;
+            self.arenas[entry.at.arena].mapped -= entry.len;
             self.counters.stale_bytes += entry.len;
             self.frames.stale.push(mapping);
         }
@@ -203,7 +203,7 @@ impl State {
         debug_assert_ne!(entry.state, MappingState::Current);
         self.counters.stale_bytes -= entry.len;
         self.frames.frames[entry.frame].mappings.retain(|id| *id != mapping);
-        let arena = &mut self.arenas[usize::from(entry.at.arena)];
+        let arena = &mut self.arenas[entry.at.arena];
         arena.region_mut(entry.at.region).set_mapping(entry.addr, entry.len, None);
         for extent in entry.dead {
             arena.set_void(&mut self.extents, extent);

@@ -538,14 +538,14 @@ impl State {
 
     /// Whether an arena may get a region of `len` bytes when the pool may hold `cap` in all.
     fn may_reserve(&self, arena: ArenaId, len: u64, cap: u64) -> bool {
-        let regions = self.arenas[usize::from(arena)].regions.len();
+        let regions = self.arenas[arena].regions.len();
         regions < MOST_RESERVATIONS && self.address_bytes().saturating_add(len) <= cap
     }
 
     fn add_region(&mut self, arena: ArenaId, base: u64, len: u64) {
         let first = self.extents.add(Extent { addr: base, len, arena, ..Extent::default() });
         let region = Region::new(base, len, self.budget.granule, first);
-        let arena = &mut self.arenas[usize::from(arena)];
+        let arena = &mut self.arenas[arena];
         arena.add_region(&mut self.extents, region);
         arena.set_void(&mut self.extents, first);
     }

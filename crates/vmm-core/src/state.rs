@@ -2,7 +2,7 @@
 //!
 //! Nothing here calls the device.
 
-use crate::arena::{Arena, ArenaId, LARGE, PairId, SMALL, SMALL_MAX};
+use crate::arena::{ArenaId, Arenas, LARGE, PairId, SMALL, SMALL_MAX};
 use crate::bins::UNIT;
 use crate::budget::Budget;
 use crate::directory::Directory;
@@ -49,8 +49,7 @@ pub(crate) type Memory = Option<(LeaseId, u64)>;
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) extents: Extents,
-    /// In pairs; the general one comes first.
-    pub(crate) arenas: Vec<Arena>,
+    pub(crate) arenas: Arenas,
     /// Which private pool each other pair belongs to.
     pub(crate) tenancies: Tenancies,
     pub(crate) frames: Frames,
@@ -81,7 +80,7 @@ impl State {
     pub(crate) fn new(budget: Budget, peers: Peers, plain: bool) -> Self {
         Self {
             extents: Extents::default(),
-            arenas: vec![Arena::new(), Arena::new()],
+            arenas: Arenas::new(),
             tenancies: Tenancies::default(),
             frames: Frames::default(),
             timelines: Timelines::new(),
@@ -104,7 +103,7 @@ impl State {
     /// Takes memory that is at hand for the stream of the request.
     #[inline]
     pub(crate) fn take(&mut self, want: &Want) -> Option<LeaseId> {
-        let arena = &self.arenas[usize::from(want.arena())];
+        let arena = &self.arenas[want.arena()];
         let found = arena.find(&self.extents, want.slot, want.len, want.alignment)?;
         Some(self.carve(found, want))
     }
@@ -134,7 +133,7 @@ impl State {
     /// Makes a lease of a part of a `Free` extent, at this address.
     #[inline]
     pub(crate) fn carve_at(&mut self, free: ExtentId, addr: u64, want: &Want) -> LeaseId {
-        let arena = &mut self.arenas[usize::from(self.extents[free].arena)];
+        let arena = &mut self.arenas[self.extents[free].arena];
         let id = arena.cut(&mut self.extents, free, addr, want.len);
         let extent = &mut self.extents[id];
         extent.kind = Kind::Live;
@@ -237,13 +236,13 @@ impl State {
     /// Makes an extent `Free`, joined with neighbours that the same stream may take.
     #[inline]
     pub(crate) fn set_free(&mut self, id: ExtentId, point: Point) -> ExtentId {
-        let arena = &mut self.arenas[usize::from(self.extents[id].arena)];
+        let arena = &mut self.arenas[self.extents[id].arena];
         arena.set_free(&mut self.extents, id, point)
     }
 
     /// Hands free memory over to another stream, or to all, and joins it with its new neighbours.
     pub(crate) fn reassign(&mut self, id: ExtentId, point: Point) -> ExtentId {
-        let arena = &mut self.arenas[usize::from(self.extents[id].arena)];
+        let arena = &mut self.arenas[self.extents[id].arena];
         arena.remove(&mut self.extents, id);
         self.set_free(id, point)
     }
@@ -251,7 +250,9 @@ impl State {
     /// Joins ready memory of a pair to neighbours that `slot` may take. Done on a miss only: the hot
     /// path keeps ready memory apart, or one stream would take it from all others bit by bit.
     pub(crate) fn join_ready(&mut self, pair: PairId, slot: StreamSlot) {
-        let ready: Vec<ExtentId> = self.arenas[usize::from(pair)..][..2]
+        let ready: Vec<ExtentId> = self
+            .arenas
+            .pair(pair)
             .iter()
             .flat_map(|arena| arena.free(&self.extents, READY, UNIT))
             .collect();

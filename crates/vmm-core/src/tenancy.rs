@@ -17,7 +17,7 @@
 //! A captured graph may have been launched on any stream. So when a private pool is released, its
 //! memory counts as in use by all that is queued on every stream by then.
 
-use crate::arena::{Arena, ArenaId, GENERAL, PairId, SMALL, pair_of};
+use crate::arena::{ArenaId, PairId, SMALL, pair_of};
 use crate::bins::UNIT;
 use crate::device::VirtualMemoryDevice;
 use crate::extent::{Kind, NONE};
@@ -72,7 +72,7 @@ pub(crate) struct Tenancies {
 impl Tenancies {
     /// The private pool that an arena belongs to, if it lives.
     pub(crate) fn tenant(&self, arena: ArenaId) -> Option<PrivateId> {
-        match self.pairs.get(usize::from(arena / 2).checked_sub(1)?)? {
+        match self.get(pair_of(arena))? {
             Tenancy::Living(id) => Some(*id),
             Tenancy::Vacant | Tenancy::Released(_) => None,
         }
@@ -91,10 +91,9 @@ impl Tenancies {
         })
     }
 
-    /// Pairs without a private pool or memory.
-    pub(crate) fn vacant(&self) -> impl Iterator<Item = PairId> + '_ {
-        let vacant = |(_, tenancy): &(PairId, &Tenancy)| matches!(tenancy, Tenancy::Vacant);
-        self.numbered().filter(vacant).map(|(pair, _)| pair)
+    /// Whether a pair has neither a private pool nor memory.
+    pub(crate) fn is_vacant(&self, pair: PairId) -> bool {
+        matches!(self.get(pair), Some(Tenancy::Vacant))
     }
 
     /// What memory of released private pools may be in use by.
@@ -106,8 +105,17 @@ impl Tenancies {
         released.chain(&self.unfenced).copied()
     }
 
+    fn vacant(&self) -> Option<PairId> {
+        let mut pairs = self.numbered();
+        pairs.find(|(_, tenancy)| matches!(tenancy, Tenancy::Vacant)).map(|(pair, _)| pair)
+    }
+
     fn numbered(&self) -> impl Iterator<Item = (PairId, &Tenancy)> {
         (2..PairId::MAX).step_by(2).zip(&self.pairs)
+    }
+
+    fn get(&self, pair: PairId) -> Option<&Tenancy> {
+        self.pairs.get(usize::from(pair / 2).checked_sub(1)?)
     }
 
     fn at(&mut self, pair: PairId) -> &mut Tenancy {
@@ -119,13 +127,11 @@ impl State {
     /// Makes a private pool; `None` if too many have memory.
     pub(crate) fn begin_tenancy(&mut self) -> Option<(PrivateId, PairId)> {
         self.sweep_released();
-        let vacant = self.tenancies.vacant().next();
+        let vacant = self.tenancies.vacant();
         let pair = match vacant {
             Some(pair) => pair,
-            None if self.tenancies.pairs.len() == MOST_PRIVATE_POOLS => return None,
             None => {
-                let pair = PairId::try_from(self.arenas.len()).expect("no more than 256 arenas");
-                self.arenas.extend([Arena::new(), Arena::new()]);
+                let pair = self.arenas.add_pair()?;
                 self.tenancies.pairs.push(Tenancy::Vacant);
                 pair
             }
@@ -181,14 +187,14 @@ impl State {
                 self.send_away_all(arena, &points);
             }
         }
-        let mapped = self.arenas[usize::from(pair)..][..2].iter().any(|arena| arena.mapped > 0);
+        let mapped = self.arenas.pair(pair).iter().any(|arena| arena.mapped > 0);
         *self.tenancies.at(pair) = if mapped { Tenancy::Released(points) } else { Tenancy::Vacant };
     }
 
     /// Lets go of the frames of an arena that lie in free memory, which is ready but for `points`.
     fn send_away_all(&mut self, arena: ArenaId, points: &[Point]) {
         let mut parts = Vec::new();
-        for extent in self.arenas[usize::from(arena)].free(&self.extents, READY, UNIT) {
+        for extent in self.arenas[arena].free(&self.extents, READY, UNIT) {
             for mapping in self.whole_mappings(extent) {
                 let entry = &self.frames.mappings[mapping];
                 parts.push(Part { extent, mapping, addr: entry.addr, len: entry.len });
@@ -208,20 +214,20 @@ impl State {
     /// they are, once `points` are reached.
     fn hand_over(&mut self, arena: ArenaId, points: &[Point]) {
         let to = SMALL + (arena - pair_of(arena));
-        let free: Vec<_> = self.arenas[usize::from(arena)]
+        let free: Vec<_> = self.arenas[arena]
             .free(&self.extents, READY, UNIT)
             .filter(|id| (self.extents[*id].prev, self.extents[*id].next) == (NONE, NONE))
             .collect();
         for id in free {
-            if self.arenas[usize::from(to)].regions.len() >= usize::from(RegionId::MAX) {
+            if self.arenas[to].regions.len() >= usize::from(RegionId::MAX) {
                 return;
             }
-            let from = &mut self.arenas[usize::from(arena)];
+            let from = &mut self.arenas[arena];
             from.remove(&mut self.extents, id);
             let region = from.regions.remove(u32::from(self.extents[id].region));
             from.mapped -= region.len;
             let mapping = region.mapping_at(region.base).expect("the region is a frame");
-            let arena = &mut self.arenas[usize::from(to)];
+            let arena = &mut self.arenas[to];
             arena.mapped += region.len;
             let region = arena.add_region(&mut self.extents, region);
             self.frames.mappings[mapping].at = RegionRef { arena: to, region };
@@ -241,7 +247,7 @@ impl State {
 
     /// Bytes of frames that serve private pools only.
     pub(crate) fn private_bytes(&self) -> u64 {
-        self.arenas[usize::from(GENERAL)..][2..].iter().map(|arena| arena.mapped).sum()
+        self.arenas.all()[2..].iter().map(|arena| arena.mapped).sum()
     }
 }
 

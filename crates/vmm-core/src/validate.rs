@@ -1,7 +1,7 @@
 //! The invariants, checked structure by structure.
 
 use crate::arena::pair_of;
-use crate::extent::{Extent, Kind, NONE};
+use crate::extent::{Kind, NONE};
 use crate::frame::MappingState;
 use crate::region::Region;
 use crate::state::State;
@@ -27,7 +27,7 @@ impl State {
     /// Panics if the structures contradict each other.
     pub(crate) fn validate(&self) {
         let mut seen = 0;
-        for arena in &self.arenas {
+        for arena in self.arenas.all() {
             for (_, region) in arena.regions.iter() {
                 seen += self.validate_region(region);
             }
@@ -98,7 +98,7 @@ impl State {
 
     /// Every free extent is in the bins of its stream, and nothing else is.
     fn validate_bins(&self) {
-        for (number, arena) in self.arenas.iter().enumerate() {
+        for (number, arena) in self.arenas.all().iter().enumerate() {
             let mut binned = HashSet::new();
             for slot in self.timelines.slots().chain([READY]) {
                 for id in arena.free(&self.extents, slot, 0) {
@@ -152,7 +152,7 @@ impl State {
 
     /// What serves a private pool is nobody else's, and a pair without one has no memory.
     fn validate_private(&self) {
-        let mut mapped = vec![0; self.arenas.len()];
+        let mut mapped = vec![0; self.arenas.all().len()];
         for (_, entry) in self.frames.mappings.iter() {
             if entry.state != MappingState::Current {
                 continue;
@@ -166,15 +166,13 @@ impl State {
                 assert_eq!(current.count(), 1, "a private frame serves in one place");
             }
         }
-        for (arena, mapped) in self.arenas.iter().zip(mapped) {
+        for (arena, mapped) in self.arenas.all().iter().zip(mapped) {
             assert_eq!(arena.mapped, mapped, "bytes mapped in an arena");
         }
-        for pair in self.tenancies.vacant() {
-            let has_memory =
-                |extent: &Extent| !matches!(extent.kind, Kind::Void | Kind::Dead | Kind::Unused);
-            let mut extents = self.extents.iter();
-            let found = extents.any(|(_, e)| pair_of(e.arena) == pair && has_memory(e));
-            assert!(!found, "a vacant pair of arenas has no memory");
+        for (_, extent) in self.extents.iter() {
+            let has_memory = !matches!(extent.kind, Kind::Void | Kind::Dead);
+            let vacant = has_memory && self.tenancies.is_vacant(pair_of(extent.arena));
+            assert!(!vacant, "a vacant pair of arenas has no memory");
         }
     }
 
