@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// The sources with public items, in the order in which the header shows them.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "version",
     "status",
     "error",
@@ -17,6 +17,7 @@ const SOURCES: [&str; 13] = [
     "callbacks",
     "stats",
     "snapshot",
+    "walk",
 ];
 
 fn folder() -> PathBuf {
