@@ -413,6 +413,7 @@ int refuse(const char *text, char *error, size_t room) {
 } // namespace vmm
 
 // What Python calls. Functions return 0, or 1 with a text in `error`.
+#pragma GCC visibility push(default)
 extern "C" {
 
 int vmm_torch_install(const char *libvmm, const vmm_torch_settings_t *settings, char *error,
@@ -454,3 +455,4 @@ void vmm_torch_end(void) {
     vmm::memory().history.configure(false, nullptr, 1, vmm::RecordContext::NEVER, true, {});
 }
 }
+#pragma GCC visibility pop

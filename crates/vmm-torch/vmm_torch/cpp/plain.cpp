@@ -126,6 +126,7 @@ int refuse(const char *text, char *error, size_t room) {
 } // namespace
 } // namespace vmm
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 using vmm::plain;
@@ -272,3 +273,4 @@ void vmm_plain_release_pool(int device, vmm::PoolName name) {
     vmm::routes_of(device).release(name);
 }
 }
+#pragma GCC visibility pop
