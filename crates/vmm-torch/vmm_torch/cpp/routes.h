@@ -47,11 +47,12 @@ class Routes {
     // Whether an allocation may belong to a private pool at all.
     bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
 
-    // The pool that an allocation on this stream belongs to, NULL for the general one.
+    // The pool that an allocation on this stream belongs to, NULL for the general one. Of nested
+    // ones the innermost.
     PrivatePool *route(Stream stream) {
-        for (auto &[pool, filter] : underway_) {
-            if (filter(stream)) {
-                return pool;
+        for (auto at = underway_.rbegin(); at != underway_.rend(); ++at) {
+            if (at->second(stream)) {
+                return at->first;
             }
         }
         return nullptr;
