@@ -198,7 +198,7 @@ pub(crate) fn addr(ptr: *const c_void) -> u64 {
 /// A device address as a pointer. It is for the device, and nothing of this library reads through
 /// it.
 #[inline]
-fn pointer(addr: u64) -> *mut c_void {
+pub(crate) fn pointer(addr: u64) -> *mut c_void {
     #[expect(clippy::cast_possible_truncation, reason = "as long as a pointer, see below")]
     let addr = addr as usize;
     std::ptr::without_provenance_mut(addr)

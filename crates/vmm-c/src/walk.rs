@@ -2,6 +2,7 @@
 
 use crate::error::Fault;
 use crate::guard;
+use crate::memory::pointer;
 use crate::pool::vmm_pool_t;
 use crate::snapshot::{blocks, filled, mapped};
 use crate::status::vmm_status_t;
@@ -92,8 +93,7 @@ fn pieces(snapshot: &vmm_core::Snapshot) -> Vec<vmm_piece_t> {
 fn piece(kind: vmm_piece_kind_t, address: u64, len: u64, requested: u64) -> vmm_piece_t {
     vmm_piece_t {
         size: size_of::<vmm_piece_t>(),
-        // A device address: nothing on the host looks behind it.
-        address: address as usize as *mut c_void,
+        address: pointer(address),
         len,
         requested,
         kind: kind as u32,

@@ -235,6 +235,7 @@ class Allocator final : public ca::CUDAAllocator {
 
     void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t name,
                              std::function<bool(cudaStream_t)> filter) override {
+        settle_before_new(device, name);
         with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
             routes.begin(pool, name, std::move(filter));
         });
@@ -264,6 +265,7 @@ class Allocator final : public ca::CUDAAllocator {
             source = std::make_unique<ForeignSource>(std::move(allocator), memory().history, device,
                                                      name);
         }
+        settle_before_new(device, name);
         with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
             routes.use(pool, name, std::move(source));
         });
@@ -383,6 +385,18 @@ class Allocator final : public ca::CUDAAllocator {
     static void *raw(int device, size_t len, cudaStream_t stream) {
         check_length(len);
         return len != 0 ? memory().allocate(device, len, stream) : nullptr;
+    }
+
+    // A pool is made after those that nobody refers to any more have gone, so that a program which
+    // captures a graph again and again does not gather their memory.
+    static void settle_before_new(int device, c10::MempoolId_t name) {
+        bool exists = false;
+        with_routes(device, [&](Routes &routes, vmm_pool_t *) {
+            exists = routes.find(name) != nullptr;
+        });
+        if (!exists) {
+            memory().settle(device);
+        }
     }
 
     template <typename Body> static void with_routes(int device, Body body) {

@@ -259,6 +259,8 @@ void vmm_plain_fraction(double fraction, int device) {
 
 void vmm_plain_begin(int device, vmm::PoolName name, vmm::Filter filter) {
     vmm_pool_t *pool = plain().pools.of(device);
+    // What graphs that are gone have left goes before a new one takes memory.
+    vmm::settle(device);
     std::lock_guard<std::mutex> hold(plain().mutex);
     vmm::routes_of(device).begin(pool, name, std::move(filter));
 }
