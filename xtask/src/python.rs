@@ -1,14 +1,14 @@
-//! The Python package for PyTorch: its wheel, and those of its tests that need no GPU.
+//! The Python package for `PyTorch`: its wheel, and those of its tests that need no GPU.
 
 use crate::cargo::{Outcome, Report, lines_of, root};
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Modules that run without a GPU. The last skips itself where there is no PyTorch.
+/// Modules that run without a GPU. The last skips itself where there is no `PyTorch`.
 const TESTS: [&str; 3] = ["options", "wheel", "on_mock"];
 
-/// `cargo xtask wheel [FOLDER]`: builds the wheel for PyTorch.
+/// `cargo xtask wheel [FOLDER]`: builds the wheel for `PyTorch`.
 pub(crate) fn wheel(args: &[String]) -> Outcome {
     let folder = match args {
         [] => root().join("target/wheels"),

@@ -11,6 +11,8 @@ def setUpModule():
         import triton  # noqa: F401
     except ImportError:
         raise unittest.SkipTest("Triton is not installed here") from None
+    import torch._inductor.config
+
     # Checks the live blocks of the private pool after each step against PyTorch's own list.
     torch._inductor.config.triton.slow_path_cudagraph_asserts = True
 

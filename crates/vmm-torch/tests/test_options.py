@@ -68,10 +68,17 @@ class Choosing(unittest.TestCase):
         self.assertEqual(settings.cross_stream, 2)
         self.assertEqual(settings.frame_kind, 0)
 
-    def test_a_job_of_several_processes_gets_memory_that_network_cards_can_register(self):
-        self.assertEqual(Options().settings({"WORLD_SIZE": "2"}).frame_kind, 2)
-        self.assertEqual(Options().settings({"WORLD_SIZE": "1"}).frame_kind, 0)
-        self.assertEqual(Options(frames="device").settings({"WORLD_SIZE": "2"}).frame_kind, 0)
+    def test_the_memory_of_a_job_of_several_processes_can_be_registered(self):
+        for frames, world, local, kind in (
+            ("auto", "2", None, 1),
+            ("auto", "2", "2", 1),
+            ("auto", "16", "8", 2),
+            ("auto", "1", "1", 0),
+            ("auto", None, None, 0),
+            ("device", "16", "8", 0),
+        ):
+            environ = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": local}
+            self.assertEqual(Options(frames=frames).settings(environ).frame_kind, kind)
 
 
 class CommandLine(unittest.TestCase):

@@ -42,13 +42,6 @@ ENDS = {
         x = [torch.ones(1 << 20, device='cuda') for _ in range(10)]
     """,
     "in a cycle": "class A: pass\na = A(); a.a = a; a.x = torch.ones(1 << 20, device='cuda'); del a",
-    "in a daemon thread": """
-        def work():
-            while True:
-                torch.ones(1 << 16, device='cuda')
-        threading.Thread(target=work, daemon=True).start()
-        import time; time.sleep(0.3)
-    """,
     "with cuBLAS and side streams": """
         with torch.cuda.stream(torch.cuda.Stream()):
             x = torch.randn(512, 512, device='cuda'); y = x @ x

@@ -46,7 +46,7 @@ class Streams(support.GpuTest):
                 wrong = (second != -1).sum()
             torch.cuda.current_stream().wait_stream(side)
             bad += wrong
-            second.record_stream(side)
+            wrong.record_stream(torch.cuda.current_stream())
             del second, wrong
         self.assertEqual(int(bad), 0)
 

@@ -46,7 +46,8 @@ class Options:
     retention: how long idle memory above the target is kept: "short" (1 s), "normal" (10 s),
         "long" (10 min).
     frames: "device", "exportable" (to other processes), "rdma" (network cards can register it), or
-        "auto": "rdma" in a job of several processes (`WORLD_SIZE` above 1), else "device".
+        "auto": in a job of several processes (`WORLD_SIZE` above 1) "exportable" if all are on one
+        machine (`LOCAL_WORLD_SIZE`), else "rdma"; "device" otherwise.
     log: what is written to standard error: "off", "info", "debug".
     door: "full" (needs a C++ compiler once for each PyTorch), "plain" (needs none and offers
         less), or "auto": full where there is a compiler.
@@ -82,7 +83,9 @@ class Options:
         """The options as numbers, for the library."""
         frames = self.frames
         if frames == "auto":
-            frames = "rdma" if environ.get("WORLD_SIZE", "1") not in ("", "1") else "device"
+            size = environ.get("WORLD_SIZE") or "1"
+            here = environ.get("LOCAL_WORLD_SIZE") or size
+            frames = "device" if size == "1" else "exportable" if here == size else "rdma"
         return Settings(
             limit=self.limit,
             target=self.target,

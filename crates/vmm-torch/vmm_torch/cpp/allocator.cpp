@@ -230,6 +230,8 @@ class Allocator final : public ca::CUDAAllocator {
         info.config_metadata = {};
         info.config_metadata.expandable_segments = true;
         info.config_metadata.last_allocator_settings = "vmm";
+        // As many as PyTorch has; none rounds.
+        info.config_metadata.roundup_power2_divisions.assign(16, 0);
         return info;
     }
 
@@ -237,7 +239,7 @@ class Allocator final : public ca::CUDAAllocator {
                              std::function<bool(cudaStream_t)> filter) override {
         settle_before_new(device, name);
         with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
-            routes.begin(pool, name, std::move(filter));
+            routes.begin(pool, name, std::move(filter), stream_of(device));
         });
     }
 

@@ -25,6 +25,8 @@ struct Allocation {
     PrivatePool *pool = nullptr;
     Context context;
     int device = 0;
+    // Noted for memory of other sources only; libvmm knows it of its own.
+    bool shared = false;
 };
 
 // libvmm's lengths are whole units of this many bytes.
@@ -93,7 +95,8 @@ class Memory {
         }
         {
             std::lock_guard<std::mutex> hold(mutex);
-            Allocation entry{ptr, stream, requested, len, private_pool, std::move(context), index};
+            Allocation entry{ptr,          stream, requested, len,
+                             private_pool, std::move(context), index};
             ledger.insert(std::move(entry));
             own.statistics.allocated(len, requested);
         }
@@ -133,7 +136,7 @@ class Memory {
         }
         tell(gone.device, ptr, -static_cast<int64_t>(gone.len));
         if (gone.pool != nullptr && gone.pool->source != nullptr) {
-            gone.pool->source->release(ptr, gone.len, gone.stream);
+            gone.pool->source->release(ptr, gone.len, gone.stream, gone.shared);
         } else {
             check_release(lib.release(pools.find(gone.device), ptr, gone.stream));
         }
@@ -151,8 +154,11 @@ class Memory {
             std::lock_guard<std::mutex> hold(mutex);
             Allocation *entry = ledger.find(ptr);
             // Memory that another library lent to a tensor is not ours to watch over.
-            if (entry == nullptr || entry->stream == stream ||
-                (entry->pool != nullptr && entry->pool->source != nullptr)) {
+            if (entry == nullptr || entry->stream == stream) {
+                return;
+            }
+            if (entry->pool != nullptr && entry->pool->source != nullptr) {
+                entry->shared = true;
                 return;
             }
             device = entry->device;
@@ -169,10 +175,6 @@ class Memory {
         std::vector<PoolName> names;
         {
             std::lock_guard<std::mutex> hold(mutex);
-            // The device cannot be waited for while a graph is captured.
-            if (own.routes.any()) {
-                return false;
-            }
             names = own.routes.unsettled();
         }
         if (names.empty() || !idle(index)) {
@@ -368,10 +370,16 @@ class Memory {
         C10_THROW_ERROR(OutOfMemoryError, text);
     }
 
-    // Waits for all work of a device. False where that cannot be done.
+    // Waits for all work of a device. False while a graph is captured, which that would break.
     bool idle(int index) {
         if (pools.settings().device_kind != VMM_DEVICE_CUDA) {
             return true;
+        }
+        {
+            std::lock_guard<std::mutex> hold(mutex);
+            if (device(index).routes.capturing(is_capturing)) {
+                return false;
+            }
         }
         c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
         cudaError_t error = cudaDeviceSynchronize();
@@ -383,14 +391,21 @@ class Memory {
         return true;
     }
 
+    static bool is_capturing(Stream stream) {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
+            // The legacy stream says so while another one captures.
+            (void)cudaGetLastError();
+            return true;
+        }
+        return status == cudaStreamCaptureStatusActive;
+    }
+
     void trim_sources(int index) {
         Device &own = device(index);
         std::vector<Source *> sources;
         {
             std::lock_guard<std::mutex> hold(mutex);
-            if (own.routes.any()) {
-                return;
-            }
             own.routes.each([&](PrivatePool &pool) {
                 if (pool.source != nullptr) {
                     sources.push_back(pool.source.get());

@@ -78,6 +78,7 @@ bool settle(int device) {
     std::vector<PoolName> names;
     {
         std::lock_guard<std::mutex> hold(plain().mutex);
+        // The pluggable interface does not say which stream captures.
         if (routes.any()) {
             return false;
         }
@@ -262,7 +263,7 @@ void vmm_plain_begin(int device, vmm::PoolName name, vmm::Filter filter) {
     // What graphs that are gone have left goes before a new one takes memory.
     vmm::settle(device);
     std::lock_guard<std::mutex> hold(plain().mutex);
-    vmm::routes_of(device).begin(pool, name, std::move(filter));
+    vmm::routes_of(device).begin(pool, name, std::move(filter), nullptr);
 }
 
 void vmm_plain_end(int device, vmm::PoolName name) {

@@ -23,7 +23,8 @@ using Filter = std::function<bool(Stream)>;
 struct Source {
     virtual ~Source() = default;
     virtual void *allocate(size_t len, Stream stream) = 0;
-    virtual void release(void *ptr, size_t len, Stream stream) = 0;
+    // `shared`: work on other streams may still use it.
+    virtual void release(void *ptr, size_t len, Stream stream, bool shared) = 0;
     // Gives back what nobody holds. The device is idle.
     virtual void trim() = 0;
 };
@@ -51,8 +52,8 @@ class Routes {
     // ones the innermost.
     PrivatePool *route(Stream stream) {
         for (auto at = underway_.rbegin(); at != underway_.rend(); ++at) {
-            if (at->second(stream)) {
-                return at->first;
+            if (at->filter(stream)) {
+                return at->pool;
             }
         }
         return nullptr;
@@ -90,21 +91,21 @@ class Routes {
         return slot.get();
     }
 
-    void begin(vmm_pool_t *pool, PoolName name, Filter filter) {
-        for (auto &route : underway_) {
-            if (route.first->name == name) {
+    // `stream` is the current one, on which a capture may begin now.
+    void begin(vmm_pool_t *pool, PoolName name, Filter filter, Stream stream) {
+        for (const Route &route : underway_) {
+            if (route.pool->name == name) {
                 throw std::runtime_error("vmm_torch: allocations already go to this memory pool; "
                                          "end that before beginning anew");
             }
         }
-        PrivatePool *target = use(pool, name);
-        underway_.emplace_back(target, std::move(filter));
+        underway_.push_back({use(pool, name), std::move(filter), stream});
         count_.store(underway_.size(), std::memory_order_relaxed);
     }
 
     void end(PoolName name) {
         for (auto at = underway_.begin(); at != underway_.end(); ++at) {
-            if (at->first->name == name) {
+            if (at->pool->name == name) {
                 underway_.erase(at);
                 count_.store(underway_.size(), std::memory_order_relaxed);
                 return;
@@ -121,6 +122,17 @@ class Routes {
             throw std::runtime_error("vmm_torch: there is no such memory pool to release");
         }
         --pool->users;
+    }
+
+    // Whether one of the streams on which routes began captures a graph. A capture that failed may
+    // have left its route behind.
+    template <typename IsCapturing> bool capturing(IsCapturing is_capturing) const {
+        for (const Route &route : underway_) {
+            if (is_capturing(route.stream)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     // The pools without users, whose memory waits for `settle`.
@@ -180,10 +192,17 @@ class Routes {
     }
 
   private:
+    // From `begin` to `end`: allocations that the filter takes go to the pool.
+    struct Route {
+        PrivatePool *pool;
+        Filter filter;
+        Stream stream;
+    };
+
     std::map<PoolName, std::unique_ptr<PrivatePool>> pools_;
     // Given back, with allocations that live on.
     std::vector<std::unique_ptr<PrivatePool>> outlived_;
-    std::vector<std::pair<PrivatePool *, Filter>> underway_;
+    std::vector<Route> underway_;
     std::atomic<size_t> count_{0};
 };
 

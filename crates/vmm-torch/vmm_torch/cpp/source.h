@@ -30,9 +30,9 @@ class ForeignSource final : public Source {
         return ptr;
     }
 
-    void release(void *ptr, size_t len, Stream stream) override {
+    void release(void *ptr, size_t len, Stream stream, bool shared) override {
         std::lock_guard<std::mutex> hold(mutex_);
-        kept_.emplace(std::pair{len, stream}, ptr);
+        (shared ? waiting_ : kept_).emplace(std::pair{len, stream}, ptr);
     }
 
     void trim() override {
@@ -40,6 +40,7 @@ class ForeignSource final : public Source {
         {
             std::lock_guard<std::mutex> hold(mutex_);
             going.swap(kept_);
+            going.merge(waiting_);
         }
         for (auto &[what, ptr] : going) {
             note(TraceEntry::SEGMENT_FREE, ptr, what.first, what.second);
@@ -60,6 +61,8 @@ class ForeignSource final : public Source {
     PoolName name_;
     std::mutex mutex_;
     std::multimap<std::pair<size_t, Stream>, void *> kept_;
+    // Used on several streams: nobody gets these before the device was idle.
+    std::multimap<std::pair<size_t, Stream>, void *> waiting_;
 };
 
 } // namespace vmm
