@@ -238,8 +238,10 @@ class Allocator final : public ca::CUDAAllocator {
     void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t name,
                              std::function<bool(cudaStream_t)> filter) override {
         settle_before_new(device, name);
+        bool real = memory().pools.settings().device_kind == VMM_DEVICE_CUDA;
+        cudaStream_t stream = real ? stream_of(device) : nullptr;
         with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
-            routes.begin(pool, name, std::move(filter), stream_of(device));
+            routes.begin(pool, name, std::move(filter), stream);
         });
     }
 
