@@ -48,9 +48,19 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 pub(crate) fn lines(
     command: &mut Command,
     report: Report,
-    mut line: impl FnMut(&str),
+    line: impl FnMut(&str),
 ) -> Result<bool, String> {
     let shown = shown(command);
+    lines_of(command, &shown, report, line)
+}
+
+/// As [`lines`], for any command; `shown` is what is told of it.
+pub(crate) fn lines_of(
+    command: &mut Command,
+    shown: &str,
+    report: Report,
+    mut line: impl FnMut(&str),
+) -> Result<bool, String> {
     println!("$ {shown}");
     match report {
         Report::Stdout => command.stdout(Stdio::piped()),

@@ -7,6 +7,7 @@ mod bundle;
 mod cargo;
 mod ci;
 mod install;
+mod python;
 mod test;
 mod tidy;
 
@@ -21,6 +22,7 @@ Commands:
   ci           lint, then test
   tidy         checks of the tree: lengths, README, where unsafe code may be
   install [--prefix DIR] [--from DIR]  the libraries for C, header and pkg-config file
+  wheel [DIR]  the Python package for PyTorch
   gpu-bundle [DIR]  one folder to run tests and measurements on a GPU machine without Rust
 ";
 
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Some((command, [])) if command == "ci" => ci::run(),
         Some((command, [])) if command == "tidy" => tidy::run(),
         Some((command, rest)) if command == "install" => install::run(rest),
+        Some((command, rest)) if command == "wheel" => python::wheel(rest),
         Some((command, rest)) if command == "gpu-bundle" => bundle::run(rest),
         Some((command, [])) if command == "help" || command == "--help" => {
             print!("{HELP}");

@@ -41,9 +41,18 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     } else {
         true
     };
+    // Like the doc tests, when all is to be tested.
+    let python = if args.is_empty() { crate::python::tests()? } else { Some([0; 3]) };
+    if let Some([passed, failed, skipped]) = python {
+        counts.add(Counts { passed, failed, skipped });
+    } else {
+        println!("skipped: the tests of vmm-torch, for there is no python3");
+        counts.skipped += 1;
+    }
+    let python = python.is_none_or(|[_, failed, _]| failed == 0);
     let Counts { passed, failed, skipped } = counts;
     println!("{passed} passed, {failed} failed, {skipped} skipped");
-    if unit_tests && doc_tests { Ok(()) } else { Err("tests failed".to_owned()) }
+    if unit_tests && doc_tests && python { Ok(()) } else { Err("tests failed".to_owned()) }
 }
 
 fn libtest(command: &mut std::process::Command, counts: &mut Counts) -> Result<bool, String> {

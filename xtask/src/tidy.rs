@@ -68,7 +68,7 @@ fn command_fault(command: &str) -> Option<String> {
     if words.get(1) == Some(&"xtask") {
         let known = matches!(
             words.get(2),
-            Some(&("test" | "lint" | "ci" | "tidy" | "install" | "gpu-bundle"))
+            Some(&("test" | "lint" | "ci" | "tidy" | "install" | "wheel" | "gpu-bundle"))
         );
         return (!known).then(|| format!("README.md: no such task: {command}"));
     }

@@ -117,6 +117,18 @@ typedef enum {
     VMM_VIRTUAL_MEMORY_PLAIN = 1,
 } vmm_virtual_memory_t;
 
+/// What a piece of a pool's address space is.
+typedef enum {
+    /// A range of addresses with memory. The pieces that fill it follow, in the order of addresses.
+    VMM_PIECE_RANGE = 0,
+    /// A lease that somebody holds.
+    VMM_PIECE_LIVE = 1,
+    /// A lease that nobody holds any more, while work on several streams may still use it.
+    VMM_PIECE_RETIRED = 2,
+    /// Memory without a lease.
+    VMM_PIECE_FREE = 3,
+} vmm_piece_kind_t;
+
 /// A pool of one device's memory.
 typedef struct vmm_pool_t vmm_pool_t;
 
@@ -308,6 +320,27 @@ typedef struct {
     /// Address space reserved.
     uint64_t address_bytes;
 } vmm_stats_t;
+
+/// One piece of a pool's address space.
+typedef struct {
+    /// The size of this struct; a later library may have more fields.
+    size_t size;
+    /// Where it begins.
+    void *address;
+    /// Its length in bytes.
+    uint64_t len;
+    /// Bytes that were asked for; 0 unless it is a lease.
+    uint64_t requested;
+    /// A `vmm_piece_kind_t`.
+    uint32_t kind;
+    /// Always 0.
+    uint32_t reserved_for_later;
+} vmm_piece_t;
+
+/// Called for each piece, in the thread that called `vmm_walk` and without any lock; it may call
+/// the pool. It must return: neither an exception nor `longjmp` may leave it. `piece` lives until
+/// it returns.
+typedef void (*vmm_visit_t)(const vmm_piece_t *piece, void *user_data);
 
 #ifdef __cplusplus
 extern "C" {
@@ -632,6 +665,14 @@ vmm_status_t vmm_reset_peaks(vmm_pool_t *pool);
 /// `pool` is NULL or lives, `path` is NULL or a text that ends in a zero
 /// byte.
 vmm_status_t vmm_write_snapshot(vmm_pool_t *pool, const char *path);
+
+/// Visits everything that the pool had at the moment of the call: each range of addresses with
+/// memory, in the order of addresses, followed by the leases and the free memory in it.
+///
+/// Needs:
+/// `pool` is NULL or lives. `visit` is NULL or can be called with
+/// `user_data`.
+vmm_status_t vmm_walk(vmm_pool_t *pool, vmm_visit_t visit, void *user_data);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -54,6 +54,7 @@ mod stats;
 mod status;
 mod upkeep;
 mod version;
+mod walk;
 
 pub use callbacks::{
     vmm_add_pressure_callback, vmm_pressure_callback_t, vmm_pressure_t,
@@ -86,3 +87,4 @@ pub use upkeep::{
     vmm_validate,
 };
 pub use version::{VMM_VERSION_MAJOR, VMM_VERSION_MINOR, VMM_VERSION_PATCH, vmm_version};
+pub use walk::{vmm_piece_kind_t, vmm_piece_t, vmm_visit_t, vmm_walk};

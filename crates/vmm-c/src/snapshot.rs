@@ -91,7 +91,7 @@ fn for_viewers(snapshot: &Snapshot, device: u32, now_us: u64) -> write::Snapshot
 }
 
 /// Leases and free memory, as they lie.
-fn blocks(snapshot: &Snapshot) -> Vec<Block> {
+pub(crate) fn blocks(snapshot: &Snapshot) -> Vec<Block> {
     let leases = snapshot.leases.iter().map(|lease| Block {
         address: lease.addr.0,
         size: lease.len,
@@ -107,7 +107,7 @@ fn unused(address: u64, size: u64) -> Block {
 }
 
 /// Ranges that have memory, as long as they are in one piece, by address.
-fn mapped(snapshot: &Snapshot) -> Vec<AddrRange> {
+pub(crate) fn mapped(snapshot: &Snapshot) -> Vec<AddrRange> {
     let mut ranges: Vec<AddrRange> = if snapshot.mappings.is_empty() {
         // Where nothing can be mapped, a region is memory.
         snapshot.regions.clone()
@@ -127,7 +127,7 @@ fn mapped(snapshot: &Snapshot) -> Vec<AddrRange> {
 
 /// The blocks of a range, with what is neither live nor free (it is changing at this moment) as
 /// unused.
-fn filled(range: AddrRange, sorted: &[Block]) -> Vec<Block> {
+pub(crate) fn filled(range: AddrRange, sorted: &[Block]) -> Vec<Block> {
     let first = sorted.partition_point(|block| block.address < range.addr.0);
     let inside = sorted[first..].iter().take_while(|block| block.address < range.end().0);
     let mut blocks = Vec::new();

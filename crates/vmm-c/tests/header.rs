@@ -18,6 +18,7 @@ const SOURCES: [&str; 14] = [
     "callbacks",
     "stats",
     "snapshot",
+    "walk",
 ];
 
 fn folder() -> PathBuf {

@@ -1,0 +1,100 @@
+"""Runs one of the recorded programs with an allocator and writes what it took as JSON.
+
+usage: program.py --allocator native|expandable|vmm [--limit BYTES] [--target BYTES] [--digest]
+                  FOLDER NAME OUT.json
+
+FOLDER has workloads.py and more_workloads.py. With --digest the outputs of models and the losses go
+into a digest; the times are of no use then.
+"""
+
+import hashlib
+import json
+import os
+import runpy
+import struct
+import sys
+import traceback
+from pathlib import Path
+
+import allocators
+
+
+class Digest:
+    """What comes out of outermost modules and what backward starts from, in the order of calls."""
+
+    def __init__(self, torch):
+        self._torch = torch
+        self._sum = hashlib.sha256()
+        self._depth = 0
+        self.count = 0
+        module = torch.nn.modules.module
+        module.register_module_forward_pre_hook(self._enter)
+        module.register_module_forward_hook(self._leave, always_call=True)
+        backward = torch.Tensor.backward
+
+        def noted(tensor, *given, **named):
+            self._add(tensor)
+            return backward(tensor, *given, **named)
+
+        torch.Tensor.backward = noted
+
+    def text(self):
+        return self._sum.hexdigest()[:16]
+
+    def _enter(self, module, inputs):
+        self._depth += 1
+
+    def _leave(self, module, inputs, output):
+        self._depth -= 1
+        if self._depth == 0 and not self._torch.cuda.is_current_stream_capturing():
+            values = output.values() if hasattr(output, "values") else output
+            values = [values] if self._torch.is_tensor(values) else values or ()
+            for value in values:
+                if self._torch.is_tensor(value):
+                    self._add(value)
+
+    def _add(self, tensor):
+        if tensor.is_floating_point():
+            with self._torch.no_grad():
+                total = float(tensor.detach().double().sum())
+            self._sum.update(struct.pack("<d", total))
+            self.count += 1
+
+
+def main():
+    parser = allocators.arguments(__doc__)
+    parser.add_argument("--digest", action="store_true")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("out", type=Path)
+    options = parser.parse_args()
+    out = options.out.resolve()
+    digest = None
+    result = {"ok": False}
+    try:
+        torch = allocators.choose(options)
+        if options.digest:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            digest = Digest(torch)
+        scripts = options.folder.resolve()
+        os.chdir(scripts)
+        text = (scripts / "workloads.py").read_text()
+        script = "workloads.py" if f"def {options.name}(" in text else "more_workloads.py"
+        sys.argv = [script, options.name, str(out)]
+        runpy.run_path(script, run_name="__main__")
+        result = json.loads(out.read_text())
+    except BaseException:
+        result["error"] = traceback.format_exc()[-600:]
+        raise
+    finally:
+        if digest is not None:
+            result["digest"], result["digested"] = digest.text(), digest.count
+        try:
+            result["vmm"] = allocators.figures()
+        except Exception as error:
+            result["vmm"] = {"error": repr(error)}
+        out.write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

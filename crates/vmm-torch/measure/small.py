@@ -1,0 +1,159 @@
+"""Times of allocations and of a transformer encoder with one allocator, as JSON.
+
+usage: small.py --allocator native|expandable|vmm [--limit BYTES] WHAT
+WHAT: pairs, mixed, encoder, batch
+"""
+
+import json
+import random
+import statistics
+import time
+
+import allocators
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def median_ns(body, count, repeats=5):
+    """The median time of one of `count` rounds of `body(count)`, in nanoseconds."""
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter_ns()
+        body(count)
+        times.append((time.perf_counter_ns() - begin) / count)
+    return statistics.median(times)
+
+
+def pairs(torch):
+    """One tensor allocated and freed at a time, through torch.empty and below it."""
+    raw_alloc = torch._C._cuda_cudaCachingAllocator_raw_alloc
+    raw_delete = torch._C._cuda_cudaCachingAllocator_raw_delete
+    stream = torch.cuda.current_stream().cuda_stream
+    found = {}
+    for length in (512, 64 * KIB, MIB, 64 * MIB):
+
+        def tensors(count, length=length):
+            for _ in range(count):
+                torch.empty(length, dtype=torch.uint8, device="cuda")
+
+        def raw(count, length=length):
+            for _ in range(count):
+                raw_delete(raw_alloc(length, stream))
+
+        tensors(1000)
+        name = f"{length // MIB} MiB" if length >= MIB else f"{length / KIB:g} KiB"
+        found[f"torch.empty {name}"] = median_ns(tensors, 50_000)
+        found[f"raw {name}"] = median_ns(raw, 50_000)
+    return found
+
+
+def replacing(torch, lengths, live, count):
+    """The time of one replacement of a random live tensor."""
+    rng = random.Random(0)
+    chosen = [rng.choice(lengths) if isinstance(lengths, list) else int(2 ** rng.uniform(*lengths)) for _ in range(count)]
+    slots = [rng.randrange(live) for _ in range(count)]
+    held = [torch.empty(chosen[n], dtype=torch.uint8, device="cuda") for n in range(live)]
+
+    def replace(count):
+        for n in range(count):
+            held[slots[n]] = None
+            held[slots[n]] = torch.empty(chosen[n], dtype=torch.uint8, device="cuda")
+
+    replace(count)
+    return median_ns(replace, count, 3)
+
+
+def mixed(torch):
+    """Many tensors that live side by side, one replaced at a time."""
+    return {
+        "1000 small (128 B to 16 KiB)": replacing(torch, (7, 14), 1000, 20_000),
+        "100 000 small": replacing(torch, (7, 14), 100_000, 20_000),
+        "1000 mixed (512 B to 32 MiB)": replacing(torch, (9, 25), 1000, 20_000),
+        "100 large (32 to 256 MiB)": replacing(torch, (25, 28), 100, 2000),
+    }
+
+
+def bert(torch):
+    """An encoder of the size of BERT-base, in half precision."""
+    layer = torch.nn.TransformerEncoderLayer(
+        768, 12, 3072, dropout=0.0, activation="gelu", batch_first=True
+    )
+    model = torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
+    return model.half().cuda().eval()
+
+
+def encoder(torch):
+    """Latencies at varying batches and lengths, and the share of allocation in them: the number of
+    allocations, times what one replacement among mixed lengths takes here."""
+    model = bert(torch)
+    rng = random.Random(0)
+    shapes = [(rng.randrange(1, 33), rng.randrange(8, 512)) for _ in range(200)]
+    times = []
+    with torch.no_grad():
+        for measured in (False, True):
+            before = torch.cuda.memory_stats()["allocation.all.allocated"]
+            begin = time.perf_counter()
+            for batch, length in shapes:
+                x = torch.randn(batch, length, 768, device="cuda", dtype=torch.half)
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                model(x)
+                torch.cuda.synchronize()
+                if measured:
+                    times.append((time.perf_counter() - start) * 1e3)
+            whole = time.perf_counter() - begin
+            count = torch.cuda.memory_stats()["allocation.all.allocated"] - before
+    stats = torch.cuda.memory_stats()
+    del model, x
+    torch.cuda.empty_cache()
+    one = replacing(torch, (9, 25), 200, 20_000)
+    times.sort()
+    return {
+        "p50 ms": times[len(times) // 2],
+        "p99 ms": times[int(len(times) * 0.99)],
+        "allocations": count,
+        "share of allocation": count * one / 1e9 / whole,
+        "peak reserved / requested": stats["reserved_bytes.all.peak"]
+        / stats["requested_bytes.all.peak"],
+    }
+
+
+def batch(torch):
+    """The largest batch with which 40 steps of random length finish within the limit."""
+    model = bert(torch)
+
+    def finishes(size):
+        rng = random.Random(0)
+        try:
+            with torch.no_grad():
+                for _ in range(40):
+                    length = rng.randrange(64, 512)
+                    model(torch.randn(size, length, 768, device="cuda", dtype=torch.half))
+            torch.cuda.synchronize()
+            return True
+        except torch.OutOfMemoryError:
+            return False
+        finally:
+            torch.cuda.empty_cache()
+
+    low, high = 0, 8
+    while finishes(high):
+        low, high = high, high * 2
+    while high - low > max(1, low // 100):
+        middle = (low + high) // 2
+        low, high = (middle, high) if finishes(middle) else (low, middle)
+    return {"largest batch": low}
+
+
+def main():
+    parser = allocators.arguments(__doc__)
+    parser.add_argument("what", choices=["pairs", "mixed", "encoder", "batch"])
+    options = parser.parse_args()
+    torch = allocators.choose(options)
+    torch.zeros(1, device="cuda")
+    found = globals()[options.what](torch)
+    print(json.dumps({"found": found, "vmm": allocators.figures()}))
+
+
+if __name__ == "__main__":
+    main()

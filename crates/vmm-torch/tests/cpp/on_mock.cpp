@@ -1,0 +1,283 @@
+// The allocator on libvmm's mock device: everything that needs no CUDA. The program is compiled and
+// run by tests/test_on_mock.py; it prints one line for each check that fails.
+//
+// usage: on_mock LIBVMM
+
+#include "allocator.cpp"
+
+#include <thread>
+
+namespace {
+
+using namespace vmm;
+
+int failures = 0;
+
+void check(bool holds, const char *what, int line) {
+    if (!holds) {
+        std::printf("line %d: %s\n", line, what);
+        ++failures;
+    }
+}
+#define CHECK(what) check(what, #what, __LINE__)
+
+Stream stream(uintptr_t number) { return reinterpret_cast<Stream>(number); }
+
+struct Stack : c10::GatheredContext {};
+
+std::shared_ptr<c10::GatheredContext> gather() { return std::make_shared<Stack>(); }
+
+template <typename Body> std::string failure_of(Body body) {
+    try {
+        body();
+    } catch (const c10::OutOfMemoryError &error) {
+        return std::string("out of memory: ") + error.what_without_backtrace();
+    } catch (const std::exception &error) {
+        return error.what();
+    }
+    return {};
+}
+
+bool contains(const std::string &text, const char *part) {
+    return text.find(part) != std::string::npos;
+}
+
+int64_t current(const c10::CachingAllocator::StatArray &stat) { return stat[0].current; }
+
+void statistics_follow_allocations() {
+    void *small = memory().allocate(0, 1000, stream(1));
+    void *large = memory().allocate(0, 5 << 20, stream(1));
+    auto stats = allocator().getDeviceStats(0);
+    CHECK(current(stats.allocation) == 2);
+    CHECK(current(stats.allocated_bytes) == 1024 + (5 << 20));
+    CHECK(current(stats.requested_bytes) == 1000 + (5 << 20));
+    CHECK(stats.allocation[1].current == 1 && stats.allocation[2].current == 1);
+    CHECK(current(stats.reserved_bytes) >= current(stats.allocated_bytes));
+    CHECK(current(stats.segment) > 0 && stats.num_device_alloc > 0);
+    CHECK(memory().release(large));
+    CHECK(!memory().release(large));
+    stats = allocator().getDeviceStats(0);
+    CHECK(current(stats.allocation) == 1);
+    CHECK(stats.allocated_bytes[0].peak == 1024 + (5 << 20));
+    CHECK(stats.allocated_bytes[0].freed == 5 << 20);
+    allocator().resetPeakStats(0);
+    allocator().resetAccumulatedStats(0);
+    stats = allocator().getDeviceStats(0);
+    CHECK(stats.allocated_bytes[0].peak == 1024);
+    CHECK(stats.allocated_bytes[0].allocated == 0 && stats.num_device_alloc == 0);
+    CHECK(stats.reserved_bytes[0].peak == current(stats.reserved_bytes));
+    CHECK(memory().release(small));
+    allocator().emptyCache({0, 0});
+    stats = allocator().getDeviceStats(0);
+    CHECK(current(stats.reserved_bytes) == 0 && current(stats.allocation) == 0);
+}
+
+void out_of_memory_says_why_and_a_retry_works() {
+    size_t seen = 0;
+    allocator().attachOutOfMemoryObserver(
+        [&seen](int64_t, size_t wanted, size_t, size_t) { seen = wanted; });
+    memory().pools.set_limit(1 << 30);
+    void *held = memory().allocate(0, 700 << 20, stream(1));
+    std::string text = failure_of([] { memory().allocate(0, 600 << 20, stream(1)); });
+    CHECK(contains(text, "out of memory: CUDA out of memory. Tried to allocate 600.00 MiB"));
+    CHECK(contains(text, "vmm_torch: "));
+    CHECK(seen == 600u << 20);
+    auto stats = allocator().getDeviceStats(0);
+    CHECK(stats.num_ooms == 1);
+    size_t largest = 0;
+    allocator().cacheInfo(0, &largest);
+    CHECK(largest == (1u << 30) - (700u << 20));
+    CHECK(memory().release(held));
+    void *again = failure_of([&] { held = memory().allocate(0, 600 << 20, stream(1)); }).empty()
+                      ? held
+                      : nullptr;
+    CHECK(again != nullptr && memory().release(again));
+    text = failure_of([] { memory().allocate(0, size_t{1} << 59, stream(1)); });
+    CHECK(contains(text, "out of memory: "));
+    memory().pools.set_limit(0);
+    allocator().emptyCache({0, 0});
+}
+
+void a_fraction_is_a_limit() {
+    CHECK(allocator().getMemoryFraction(0) == 1.0);
+    CHECK(contains(failure_of([] { allocator().setMemoryFraction(1.5, 0); }), "invalid fraction"));
+    CHECK(contains(failure_of([] { allocator().setMemoryFraction(0.5, 9); }), "no CUDA device 9"));
+    vmm_device_info_t info = {};
+    info.size = sizeof info;
+    lib.device_info(memory().pools.of(0), &info);
+    allocator().setMemoryFraction(0.25, 0);
+    CHECK(allocator().getMemoryFraction(0) == 0.25);
+    CHECK(memory().pool_stats(0).limit == info.total / 4);
+    memory().pools.set_limit(1 << 30);
+    CHECK(memory().pool_stats(0).limit == 1 << 30);
+    memory().pools.set_limit(0);
+    allocator().setMemoryFraction(1.0, 0);
+    CHECK(memory().pool_stats(0).limit == 0);
+}
+
+void snapshots_and_history_show_allocations() {
+    allocator().recordHistory(true, gather, 3, RecordContext::ALL, true, {});
+    CHECK(allocator().isHistoryEnabled());
+    void *first = memory().allocate(0, 3000, stream(1));
+    std::string name = "compiled";
+    allocator().pushCompileContext(name);
+    void *second = memory().allocate(0, 2 << 20, stream(2));
+    allocator().popCompileContext();
+    memory().release(first);
+    auto snapshot = allocator().snapshot({0, 0}, true);
+    size_t live = 0;
+    size_t total = 0;
+    for (const auto &segment : snapshot.segments) {
+        size_t filled = 0;
+        for (const auto &block : segment.blocks) {
+            filled += block.size;
+            if (block.allocated) {
+                ++live;
+                CHECK(block.requested_size == 2 << 20);
+                CHECK(block.context_when_allocated != nullptr);
+            }
+        }
+        CHECK(filled == segment.total_size);
+        total += segment.total_size;
+    }
+    CHECK(live == 1);
+    CHECK(total <= memory().pool_stats(0).reserved_bytes && total > 0);
+    CHECK(snapshot.device_traces.size() == 2);
+    const auto &trace = snapshot.device_traces[0];
+    CHECK(trace.size() == 3);
+    CHECK(trace[0].action_ == TraceEntry::FREE_REQUESTED && trace[0].size_ == 3000);
+    CHECK(trace[1].action_ == TraceEntry::FREE_COMPLETED);
+    CHECK(trace[2].action_ == TraceEntry::SNAPSHOT);
+    CHECK(trace[0].time_.t_ > 1600000000000000);
+    CHECK(trace[0].time_.t_ <= trace[2].time_.t_);
+    CHECK(allocator().snapshot({0, 0}, false).device_traces.empty());
+    std::string wrong =
+        failure_of([] { allocator().recordHistory(true, gather, 3, RecordContext::ALL, true, {"x"}); });
+    CHECK(contains(wrong, "no action \"x\""));
+    allocator().recordHistory(true, gather, 100, RecordContext::STATE, true, {"free_completed"});
+    memory().release(second);
+    snapshot = allocator().snapshot({0, 0}, true);
+    CHECK(snapshot.device_traces[0].size() == 2);
+    CHECK(snapshot.device_traces[0][0].context_ == nullptr);
+    allocator().recordHistory(false, nullptr, 1, RecordContext::NEVER, false, {});
+    CHECK(!allocator().isHistoryEnabled());
+    CHECK(allocator().snapshot({0, 0}, true).device_traces[0].empty());
+}
+
+void private_pools_route_and_come_back() {
+    if (lib.private_create == nullptr) {
+        std::printf("skipped: this libvmm has no private pools\n");
+        return;
+    }
+    c10::MempoolId_t name{0, 7};
+    auto on_three = [](cudaStream_t s) { return s == stream(3); };
+    allocator().beginAllocateToPool(0, name, on_three);
+    CHECK(!failure_of([&] { allocator().beginAllocateToPool(0, name, on_three); }).empty());
+    CHECK(allocator().getPoolUseCount(0, name) == 1);
+    void *inside = memory().allocate(0, 3 << 20, stream(3));
+    void *inside_too = memory().allocate(0, 4000, stream(3));
+    void *outside = memory().allocate(0, 3 << 20, stream(1));
+    allocator().endAllocateToPool(0, name);
+    CHECK(!failure_of([&] { allocator().endAllocateToPool(0, name); }).empty());
+    void *later = memory().allocate(0, 3 << 20, stream(3));
+    CHECK(allocator().checkPoolLiveAllocations(0, name, {inside, inside_too}));
+    CHECK(!allocator().checkPoolLiveAllocations(0, name, {inside}));
+    CHECK(!allocator().checkPoolLiveAllocations(0, name, {inside, inside_too, outside}));
+    size_t live = 0;
+    for (const auto &segment : allocator().snapshot(name, false).segments) {
+        CHECK(segment.owner_private_pool_id == name);
+        live += segment.allocated_size;
+    }
+    CHECK(live == (3 << 20) + 4096);
+    // A graph of torch.compile was recorded; its outputs go, others come, and then the state after
+    // the recording is wanted back.
+    auto state = allocator().getCheckpointState(0, name);
+    memory().release(inside);
+    allocator().beginAllocateToPool(0, name, on_three);
+    void *other = memory().allocate(0, 1 << 20, stream(3));
+    allocator().endAllocateToPool(0, name);
+    allocator().releasePool(0, name);
+    {
+        auto delta = allocator().setCheckpointPoolState(0, state);
+        CHECK(delta.ptrs_freed.size() == 2);
+        CHECK(delta.dataptrs_allocd.size() == 2);
+        CHECK(allocator().checkPoolLiveAllocations(0, name, {inside, inside_too}));
+        CHECK(!memory().release(other));
+        // Nobody takes the smaller one: it ends with the delta.
+        for (auto &data : delta.dataptrs_allocd) {
+            if (data.get() == inside) {
+                data.release_context();
+            }
+        }
+    }
+    CHECK(allocator().checkPoolLiveAllocations(0, name, {inside}));
+    // One allocation outlives its pool.
+    allocator().releasePool(0, name);
+    CHECK(!failure_of([&] { allocator().releasePool(0, name); }).empty());
+    allocator().emptyCache({0, 0});
+    CHECK(memory().release(inside));
+    CHECK(memory().release(outside) && memory().release(later));
+    allocator().emptyCache({0, 0});
+    CHECK(memory().pool_stats(0).reserved_bytes == 0);
+}
+
+void threads_do_not_disturb_each_other() {
+    std::vector<std::thread> threads;
+    for (uintptr_t number = 1; number <= 4; ++number) {
+        threads.emplace_back([number] {
+            std::vector<void *> held;
+            uint64_t random = number;
+            for (int i = 0; i < 5000; ++i) {
+                random = random * 6364136223846793005u + 1442695040888963407u;
+                if (held.size() > 20 || (!held.empty() && (random >> 60) < 6)) {
+                    std::swap(held[random % held.size()], held.back());
+                    CHECK(memory().release(held.back()));
+                    held.pop_back();
+                } else {
+                    held.push_back(memory().allocate(0, 1 + (random >> 44), stream(number)));
+                }
+            }
+            for (void *ptr : held) {
+                CHECK(memory().release(ptr));
+            }
+        });
+    }
+    for (std::thread &thread : threads) {
+        thread.join();
+    }
+    CHECK(current(allocator().getDeviceStats(0).allocation) == 0);
+    CHECK(memory().pool_stats(0).live_bytes == 0);
+    CHECK(memory().ledger.size() == 0);
+}
+
+void what_is_not_there_says_so() {
+    CHECK(contains(failure_of([] { allocator().shareIpcHandle(nullptr); }), "by way of the CPU"));
+    CHECK(contains(failure_of([] { allocator().getIpcDevPtr("x"); }), "by way of the CPU"));
+    CHECK(contains(failure_of([] { allocator().raw_delete(stream(512)); }), "no live allocation"));
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    char error[1000] = "";
+    vmm_torch_settings_t settings = {};
+    settings.device_kind = VMM_DEVICE_MOCK;
+    if (argc != 2 || vmm_torch_install(argv[1], &settings, error, sizeof error) != 0) {
+        std::printf("not installed: %s\n", error);
+        return 1;
+    }
+    CHECK(ca::get()->name() == "vmm");
+    CHECK(!allocator().initialized());
+    allocator().init(2);
+    CHECK(allocator().initialized());
+    CHECK(vmm_torch_install(argv[1], &settings, error, sizeof error) != 0);
+    statistics_follow_allocations();
+    out_of_memory_says_why_and_a_retry_works();
+    a_fraction_is_a_limit();
+    snapshots_and_history_show_allocations();
+    private_pools_route_and_come_back();
+    threads_do_not_disturb_each_other();
+    what_is_not_there_says_so();
+    std::printf("%d failed\n", failures);
+    return failures != 0;
+}

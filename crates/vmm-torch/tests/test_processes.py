@@ -1,0 +1,138 @@
+"""Processes: too late, forks, and ends in any state."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import support
+
+START = """
+import gc, os, sys, threading, torch, vmm_torch
+vmm_torch.install()
+"""
+
+ENDS = {
+    "with tensors": "x = torch.ones(1 << 20, device='cuda')",
+    "with work queued": "x = torch.ones(1 << 20, device='cuda'); torch.cuda._sleep(10**8); y = x + 1",
+    "without any use": "",
+    "with a graph": """
+        x = torch.ones(1 << 20, device='cuda')
+        g = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(g):
+            y = x + 1
+        g.replay()
+    """,
+    "in a capture": """
+        x = torch.ones(1 << 20, device='cuda')
+        s = torch.cuda.Stream()
+        torch.cuda.set_stream(s)
+        torch.cuda.synchronize()
+        g = torch.cuda.CUDAGraph()
+        g.capture_begin()
+        y = x + 1
+        os._exit(0)
+    """,
+    "with a pool": """
+        p = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(p):
+            x = torch.ones(1 << 20, device='cuda')
+    """,
+    "with a history": """
+        torch.cuda.memory._record_memory_history()
+        x = [torch.ones(1 << 20, device='cuda') for _ in range(10)]
+    """,
+    "in a cycle": "class A: pass\na = A(); a.a = a; a.x = torch.ones(1 << 20, device='cuda'); del a",
+    "with cuBLAS and side streams": """
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x = torch.randn(512, 512, device='cuda'); y = x @ x
+        z = torch.randn(512, 512, device='cuda') @ y
+    """,
+}
+
+
+def setUpModule():
+    # Each test starts processes that install; this one does not use CUDA.
+    if support.gpus() == 0:
+        raise unittest.SkipTest("there is no GPU here")
+
+
+class Processes(unittest.TestCase):
+    def run_clean(self, code, expected=0):
+        import textwrap
+
+        status, output = support.python(START + textwrap.dedent(code))
+        self.assertEqual(status, expected, output)
+        self.assertNotIn("vmm_torch:", output)
+        return output
+
+    def test_ends(self):
+        for name, code in ENDS.items():
+            with self.subTest(name):
+                self.run_clean(code)
+
+    def test_an_end_by_an_exception(self):
+        output = self.run_clean("x = torch.ones(1 << 20, device='cuda'); raise SystemExit(3)", 3)
+        self.assertEqual(output, "")
+
+    def test_a_fork_before_cuda_may_use_it(self):
+        self.run_clean("""
+            if os.fork() == 0:
+                assert int(torch.ones(100, device='cuda').sum()) == 100
+                sys.exit(0)
+            assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+            assert int(torch.ones(200, device='cuda').sum()) == 200
+        """)
+
+    def test_a_fork_after_cuda_ends_cleanly(self):
+        self.run_clean("""
+            x = [torch.ones(1 << 20, device='cuda') for _ in range(8)]
+            done = False
+            def work():
+                while not done:
+                    torch.ones(1 << 10, device='cuda')
+            t = threading.Thread(target=work); t.start()
+            for _ in range(10):
+                if os.fork() == 0:
+                    del x
+                    gc.collect()
+                    os._exit(0)
+                assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+            done = True
+            t.join()
+        """)
+
+    def test_workers_of_a_loader(self):
+        self.run_clean("""
+            data = torch.utils.data.TensorDataset(torch.arange(1000.0))
+            torch.zeros(1, device='cuda')
+            loader = torch.utils.data.DataLoader(data, 10, num_workers=2, pin_memory=True)
+            total = sum(batch[0].to('cuda', non_blocking=True).sum() for batch in loader)
+            assert float(total) == 499500
+        """)
+
+    def test_too_late(self):
+        status, output = support.python(
+            "import torch, vmm_torch; torch.ones(1, device='cuda'); vmm_torch.install()"
+        )
+        self.assertEqual(status, 1)
+        self.assertIn("CUDA is in use already", output.splitlines()[-1])
+
+    def test_an_unchanged_program(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "program.py")
+            program.write_text(
+                "import sys, torch\n"
+                "x = torch.ones(1 << 20, device='cuda')\n"
+                "print(sys.argv[1:], torch.cuda.get_allocator_backend(), float(x.sum()))\n"
+            )
+            code = """
+                import subprocess, sys
+                sys.exit(subprocess.call([sys.executable, "-m", "vmm_torch", *sys.argv[1:]]))
+            """
+            status, output = support.python(code, "--limit", "1GiB", str(program), "a", "--b")
+            self.assertEqual(status, 0, output)
+            self.assertIn("['a', '--b'] vmm 1048576.0", output)
+
+
+if __name__ == "__main__":
+    unittest.main()

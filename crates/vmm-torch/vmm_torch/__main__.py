@@ -1,0 +1,95 @@
+"""`python -m vmm_torch [options] script.py args...`: runs an unchanged program on vmm."""
+
+import os
+import runpy
+import sys
+from dataclasses import fields
+
+from .errors import VmmError
+from .installing import install
+from .options import Options
+
+USAGE = """\
+usage: python -m vmm_torch [options] SCRIPT.py [ARGS...]
+       python -m vmm_torch [options] -m MODULE [ARGS...]
+       python -m vmm_torch --build
+
+Runs a Python program whose CUDA memory comes from vmm.
+
+options, each also as a variable of the environment such as VMM_LIMIT:
+  --limit LENGTH         memory of each device that is never passed: 20GiB
+  --target LENGTH        memory to make ahead of need and to stay under
+  --cross-stream HOW     wait, reached, never
+  --retention HOW        short, normal, long
+  --frames KIND          auto, device, exportable, rdma
+  --log LEVEL            off, info, debug
+  --door DOOR            auto, full, plain
+  --build                compiles the allocator for the installed PyTorch, and ends
+"""
+
+
+def split(arguments):
+    """The options, whether a module follows, and the program with its arguments."""
+    known = {"--" + field.name.replace("_", "-"): field.name for field in fields(Options)}
+    options = {}
+    at = 0
+    while at < len(arguments) and arguments[at].startswith("-"):
+        name, has_value, value = arguments[at].partition("=")
+        if name == "-m":
+            return options, True, arguments[at + 1 :]
+        if name not in known:
+            raise VmmError(f"there is no option {name}\n\n{USAGE}")
+        if not has_value:
+            at += 1
+            if at == len(arguments):
+                raise VmmError(f"{name} wants a value\n\n{USAGE}")
+            value = arguments[at]
+        options[known[name]] = value
+        at += 1
+    return options, False, arguments[at:]
+
+
+def prepare(arguments):
+    """Installs the allocator, and returns a function that runs the program as Python itself
+    would."""
+    options, is_module, program = split(arguments)
+    if not program:
+        raise VmmError(f"no program is named\n\n{USAGE}")
+    if not is_module and not os.path.exists(program[0]):
+        raise VmmError(f"there is no {program[0]}")
+    install(**options)
+
+    def run():
+        sys.argv = program
+        if is_module:
+            # `python -m` has put the current folder first already.
+            runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+            return
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path[0] = os.path.dirname(os.path.realpath(program[0]))
+        runpy.run_path(program[0], run_name="__main__")
+
+    return run
+
+
+def main():
+    arguments = sys.argv[1:]
+    if arguments in (["-h"], ["--help"]):
+        print(USAGE, end="")
+        return 0
+    try:
+        if arguments == ["--build"]:
+            from . import build
+
+            print(build.allocator())
+            return 0
+        run = prepare(arguments)
+    except VmmError as error:
+        print(f"vmm_torch: {error}", file=sys.stderr)
+        return 2
+    run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

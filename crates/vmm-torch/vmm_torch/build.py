@@ -1,0 +1,171 @@
+"""Compiles the allocator against the installed PyTorch, once, and keeps it.
+
+One call of the C++ compiler, without nvcc and ninja; seconds on most machines. What was built lies
+in a folder of the user, under a name made of everything it depends on.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from .errors import VmmError
+
+SOURCES = Path(__file__).resolve().parent / "cpp"
+# Whose headers the sources were checked with.
+OLDEST = (2, 11)
+
+
+def compiler():
+    """The C++ compiler: `CXX`, or the first of the usual ones; None if there is none."""
+    for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
+        found = name and shutil.which(name)
+        if found:
+            return found
+    return None
+
+
+def cache_folder():
+    """`VMM_CACHE`, or a folder in the user's cache."""
+    named = os.environ.get("VMM_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "vmm_torch"
+
+
+def allocator():
+    """The path of the compiled allocator; compiles it if need be."""
+    import torch
+
+    check_version(torch.__version__)
+    cxx = compiler()
+    if cxx is None:
+        raise VmmError(
+            "the full door needs a C++ compiler: install g++ (or set CXX), "
+            'or use install(door="plain")'
+        )
+    arguments = _arguments(torch)
+    key = _key(torch, cxx, arguments)
+    folder = cache_folder() / f"torch-{torch.__version__}-{key}"
+    library = folder / "allocator.so"
+    if library.exists():
+        return library
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Of several processes that start at once one compiles, and the others wait.
+        with open(folder / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not library.exists():
+                _compile(cxx, arguments, library)
+    except OSError as error:
+        raise VmmError(
+            f"the compiled allocator cannot be kept in {folder}: {error}; "
+            "set VMM_CACHE to a folder that can be written"
+        ) from error
+    return library
+
+
+def check_version(version):
+    """Refuses versions of PyTorch whose interface is known to be another."""
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    if numbers < OLDEST:
+        raise VmmError(
+            f"PyTorch {version} is too old for the full door, which needs "
+            f"{'.'.join(map(str, OLDEST))} or later: update it, or use install(door=\"plain\")"
+        )
+
+
+def _compile(cxx, arguments, library):
+    # Renamed when it is complete, so that no one loads half a file.
+    with tempfile.NamedTemporaryFile(dir=library.parent, suffix=".so", delete=False) as made:
+        temporary = made.name
+    command = [cxx, *arguments, "-o", temporary]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        os.unlink(temporary)
+        log = library.with_suffix(".log")
+        log.write_text(" ".join(command) + "\n" + done.stdout)
+        raise VmmError(
+            f"the allocator does not compile against this PyTorch ({log} says why): "
+            'use a version that vmm_torch supports, or install(door="plain")'
+        )
+    os.chmod(temporary, 0o755)
+    os.replace(temporary, library)
+
+
+def _arguments(torch):
+    root = Path(torch.__file__).resolve().parent
+    runtime = loaded("libcudart.so")
+    if runtime is None:
+        raise VmmError("this PyTorch loads no CUDA runtime: is it a build for CUDA?")
+    libraries = [root / "lib" / f"lib{n}.so" for n in ("c10", "c10_cuda", "torch_cpu", "torch_cuda")]
+    # The C++ library that PyTorch uses comes first: one that the compiler would link statically
+    # must not bring a second set of its parts.
+    standard = loaded("libstdc++.so")
+    if standard is not None:
+        libraries.append(standard)
+    return [
+        *"-std=c++17 -O2 -fPIC -shared -fvisibility=hidden -fno-plt".split(),
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        f"-I{header_folder()}",
+        "-isystem",
+        str(root / "include"),
+        "-isystem",
+        str(cuda_headers(runtime)),
+        str(SOURCES / "allocator.cpp"),
+        *map(str, [*libraries, runtime]),
+        "-ldl",
+        "-pthread",
+    ]
+
+
+def header_folder():
+    """Where vmm.h lies: in this package, or in the source tree it is part of."""
+    if (SOURCES / "vmm.h").exists():
+        return SOURCES
+    return SOURCES.parents[2] / "vmm-c" / "include"
+
+
+def cuda_headers(runtime):
+    """The folder of the CUDA headers: the toolkit's, or that of NVIDIA's packages."""
+    folders = [Path(os.environ[name]) / "include" for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    folders.append(Path(runtime).resolve().parent.parent / "include")
+    site = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
+    folders += sorted(site.glob("cu*/include")) + [site / "cuda_runtime" / "include"]
+    nvcc = shutil.which("nvcc")
+    if nvcc:
+        folders.append(Path(nvcc).resolve().parent.parent / "include")
+    folders += [Path("/usr/local/cuda/include")]
+    for folder in folders:
+        # NVIDIA's package of the runtime alone lacks the second.
+        if (folder / "cuda_runtime_api.h").exists() and (folder / "crt/host_defines.h").exists():
+            return folder
+    raise VmmError(
+        "the full door needs CUDA's headers once: install a CUDA toolkit (or set CUDA_HOME), or "
+        'the package nvidia-cuda-crt beside nvidia-cuda-runtime, or use install(door="plain")'
+    )
+
+
+def loaded(name):
+    """The path of a library that this process has loaded, None if it has not."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            path = line.split(maxsplit=5)[-1].strip()
+            if path.startswith("/") and os.path.basename(path).startswith(name):
+                return path
+    return None
+
+
+def _key(torch, cxx, arguments):
+    digest = hashlib.sha256()
+    for source in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp"), header_folder() / "vmm.h"]):
+        digest.update(source.read_bytes())
+    version = subprocess.run([cxx, "--version"], stdout=subprocess.PIPE, text=True).stdout
+    for part in (torch.__version__, str(torch.version.cuda), version, *arguments):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()[:16]

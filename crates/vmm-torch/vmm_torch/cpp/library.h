@@ -1,0 +1,109 @@
+// The functions of libvmm, found by name in the library that Python names, so that a library that
+// lacks one is an error in words and not a failure of the loader.
+#pragma once
+
+#include "vmm.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <string>
+
+extern "C" {
+vmm_status_t vmm_private_create(vmm_pool_t *pool, uint64_t *id);
+vmm_status_t vmm_private_allocate(vmm_pool_t *pool, uint64_t id, uint64_t len, uint64_t alignment,
+                                  vmm_stream_t stream, uint32_t owner, void **ptr);
+vmm_status_t vmm_private_allocate_at(vmm_pool_t *pool, uint64_t id, void *ptr, uint64_t len,
+                                     vmm_stream_t stream, uint32_t owner);
+vmm_status_t vmm_private_release(vmm_pool_t *pool, uint64_t id);
+vmm_status_t vmm_reset_peaks(vmm_pool_t *pool);
+}
+
+namespace vmm {
+
+// What every libvmm of this version has.
+#define VMM_TORCH_NEEDS(FUNCTION)                                                                  \
+    FUNCTION(add_peer)                                                                             \
+    FUNCTION(allocate)                                                                             \
+    FUNCTION(device_info)                                                                          \
+    FUNCTION(find)                                                                                 \
+    FUNCTION(last_error)                                                                           \
+    FUNCTION(pool_create)                                                                          \
+    FUNCTION(release)                                                                              \
+    FUNCTION(set_limit)                                                                            \
+    FUNCTION(stats)                                                                                \
+    FUNCTION(status_name)                                                                          \
+    FUNCTION(trim)                                                                                 \
+    FUNCTION(trim_and_wait)                                                                        \
+    FUNCTION(used_on)                                                                              \
+    FUNCTION(walk)
+
+// What it may have; NULL where it has not.
+#define VMM_TORCH_USES(FUNCTION)                                                                   \
+    FUNCTION(private_allocate)                                                                     \
+    FUNCTION(private_allocate_at)                                                                  \
+    FUNCTION(private_create)                                                                       \
+    FUNCTION(private_release)                                                                      \
+    FUNCTION(reset_peaks)
+
+struct Library {
+#define VMM_TORCH_MEMBER(name) decltype(&::vmm_##name) name = nullptr;
+    VMM_TORCH_NEEDS(VMM_TORCH_MEMBER)
+    VMM_TORCH_USES(VMM_TORCH_MEMBER)
+#undef VMM_TORCH_MEMBER
+
+    // Loads the library and finds its functions. Returns what is wrong, or an empty text.
+    std::string load(const char *path) {
+        void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (handle == nullptr) {
+            return std::string("libvmm cannot be loaded: ") + dlerror();
+        }
+#define VMM_TORCH_FIND(name) name = reinterpret_cast<decltype(name)>(dlsym(handle, "vmm_" #name));
+        VMM_TORCH_NEEDS(VMM_TORCH_FIND)
+        VMM_TORCH_USES(VMM_TORCH_FIND)
+#undef VMM_TORCH_FIND
+#define VMM_TORCH_CHECK(name)                                                                      \
+    if (name == nullptr) {                                                                         \
+        return std::string(path) + " has no vmm_" #name                                            \
+                                   ": it is of another version than vmm_torch; install both from " \
+                                   "one wheel";                                                    \
+    }
+        VMM_TORCH_NEEDS(VMM_TORCH_CHECK)
+#undef VMM_TORCH_CHECK
+        return {};
+    }
+};
+
+// Set once, before any use, by the call that installs the allocator.
+inline Library lib;
+
+// A text made as printf makes it. C++ streams are avoided throughout: where a compiler links
+// libstdc++ statically into extensions they crash.
+template <typename... Args> std::string format(const char *pattern, Args... args) {
+    int length = std::snprintf(nullptr, 0, pattern, args...);
+    std::string text(static_cast<size_t>(length > 0 ? length : 0), '\0');
+    std::snprintf(text.data(), text.size() + 1, pattern, args...);
+    return text;
+}
+
+// "1.50 GiB".
+inline std::string in_units(uint64_t bytes) {
+    const char *units[] = {"KiB", "MiB", "GiB", "TiB"};
+    if (bytes < 1024) {
+        return format("%llu bytes", static_cast<unsigned long long>(bytes));
+    }
+    double amount = static_cast<double>(bytes) / 1024;
+    int unit = 0;
+    for (; amount >= 1024 && unit < 3; ++unit) {
+        amount /= 1024;
+    }
+    return format("%.2f %s", amount, units[unit]);
+}
+
+// What the last failed call of this thread came to.
+inline std::string fault(vmm_status_t status) {
+    const char *text = lib.last_error();
+    return text != nullptr && *text != '\0' ? text : lib.status_name(status);
+}
+
+} // namespace vmm

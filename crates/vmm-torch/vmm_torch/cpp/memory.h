@@ -1,0 +1,440 @@
+// Allocations of all devices: from PyTorch's request to libvmm's answer and back.
+#pragma once
+
+#include "history.h"
+#include "ledger.h"
+#include "routes.h"
+#include "statistics.h"
+
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+
+#include <pthread.h>
+
+#include <deque>
+
+namespace vmm {
+
+// One live allocation.
+struct Allocation {
+    void *ptr = nullptr;
+    Stream stream = nullptr;
+    size_t requested = 0;
+    size_t len = 0;
+    PrivatePool *pool = nullptr;
+    Context context;
+    int device = 0;
+    // Noted for memory of other sources only; libvmm knows it of its own.
+    bool shared = false;
+};
+
+// libvmm's lengths are whole units of this many bytes.
+inline size_t rounded(size_t len) { return (len + 511) & ~size_t{511}; }
+
+class Memory {
+  public:
+    using Observer = c10::cuda::CUDACachingAllocator::OutOfMemoryObserver;
+
+    struct Device {
+        Statistics statistics;
+        Routes routes;
+    };
+
+    Pools pools;
+    History history;
+    // Guards the ledger, the devices and the observers. No call of libvmm that may take long is
+    // made under it, and none that takes Python's lock.
+    std::mutex mutex;
+    Ledger<Allocation> ledger;
+
+    void init(int count) {
+        std::lock_guard<std::mutex> hold(mutex);
+        while (devices_.size() < static_cast<size_t>(count)) {
+            devices_.emplace_back();
+        }
+        count_.store(count, std::memory_order_release);
+    }
+
+    int device_count() const { return count_.load(std::memory_order_acquire); }
+
+    Device &device(int index) {
+        if (index < 0 || index >= device_count()) {
+            throw std::runtime_error(
+                format("vmm_torch: there is no CUDA device %d among %d, or CUDA is not initialised",
+                       index, device_count()));
+        }
+        return devices_[static_cast<size_t>(index)];
+    }
+
+    // In a child of a process that used CUDA nothing can be allocated or given back.
+    void note_fork() { forked_.store(device_count() != 0, std::memory_order_relaxed); }
+
+    void *allocate(int index, size_t requested, Stream stream) {
+        if (forked_.load(std::memory_order_relaxed)) {
+            throw std::runtime_error("vmm_torch: this process was forked from one that had used "
+                                     "CUDA, and cannot use it: start it with the method \"spawn\"");
+        }
+        Device &own = device(index);
+        Context context = history.gather(RecordContext::STATE);
+        vmm_pool_t *pool = pools.of(index);
+        Hold target(*this, own);
+        if (C10_UNLIKELY(own.routes.any())) {
+            target.take(stream);
+        }
+        void *ptr = nullptr;
+        vmm_status_t status = attempt(pool, target.pool, requested, stream, &ptr);
+        if (C10_UNLIKELY(status != VMM_OK)) {
+            ptr = struggle(index, pool, target, requested, stream, status, context);
+        }
+        PrivatePool *private_pool = target.keep();
+        size_t len = rounded(requested);
+        if (C10_UNLIKELY(history.listening())) {
+            history.note(TraceEntry::ALLOC, index, ptr, requested, stream, name_of(private_pool),
+                         context);
+        }
+        {
+            std::lock_guard<std::mutex> hold(mutex);
+            Allocation entry{ptr,          stream, requested, len,
+                             private_pool, std::move(context), index};
+            ledger.insert(std::move(entry));
+            own.statistics.allocated(len, requested);
+        }
+        tell(index, ptr, static_cast<int64_t>(len));
+        if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr)) {
+            (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
+        }
+        return ptr;
+    }
+
+    // Ends the allocation at an address. False if there is none.
+    bool release(void *ptr) {
+        if (forked_.load(std::memory_order_relaxed)) {
+            return true;
+        }
+        Context context = history.gather(RecordContext::ALL);
+        Allocation gone;
+        Device *own = nullptr;
+        {
+            std::lock_guard<std::mutex> hold(mutex);
+            Allocation *entry = ledger.find(ptr);
+            if (entry == nullptr) {
+                return false;
+            }
+            gone = ledger.take(entry);
+            own = &devices_[static_cast<size_t>(gone.device)];
+            own->statistics.released(gone.len, gone.requested);
+        }
+        if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr)) {
+            (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
+        }
+        if (C10_UNLIKELY(history.listening())) {
+            for (auto action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
+                history.note(action, gone.device, ptr, gone.requested, gone.stream,
+                             name_of(gone.pool), context ? context : gone.context);
+            }
+        }
+        tell(gone.device, ptr, -static_cast<int64_t>(gone.len));
+        if (gone.pool != nullptr && gone.pool->source != nullptr) {
+            gone.pool->source->release(ptr, gone.len, gone.stream, gone.shared);
+        } else {
+            check_release(lib.release(pools.find(gone.device), ptr, gone.stream));
+        }
+        if (gone.pool != nullptr) {
+            std::lock_guard<std::mutex> hold(mutex);
+            own->routes.ended(gone.pool);
+        }
+        return true;
+    }
+
+    // Notes that work on a further stream uses an allocation.
+    void used_on(void *ptr, Stream stream) {
+        int device = 0;
+        {
+            std::lock_guard<std::mutex> hold(mutex);
+            Allocation *entry = ledger.find(ptr);
+            // Memory that another library lent to a tensor is not ours to watch over.
+            if (entry == nullptr || entry->stream == stream) {
+                return;
+            }
+            if (entry->pool != nullptr && entry->pool->source != nullptr) {
+                entry->shared = true;
+                return;
+            }
+            device = entry->device;
+        }
+        vmm_status_t status = lib.used_on(pools.find(device), ptr, stream);
+        if (status != VMM_OK) {
+            throw std::runtime_error(fault(status));
+        }
+    }
+
+    // Gives private pools that nobody refers to back, once the device is idle. Whether any was.
+    bool settle(int index) {
+        Device &own = device(index);
+        std::vector<PoolName> names;
+        {
+            std::lock_guard<std::mutex> hold(mutex);
+            names = own.routes.unsettled();
+        }
+        if (names.empty() || !idle(index)) {
+            return false;
+        }
+        std::lock_guard<std::mutex> hold(mutex);
+        own.routes.settle(pools.find(index), names);
+        return true;
+    }
+
+    // Gives all idle memory of the devices back to them. Does nothing while a graph is captured.
+    void empty() {
+        for (int index = 0; index < device_count(); ++index) {
+            vmm_pool_t *pool = pools.find(index);
+            if (pool == nullptr) {
+                continue;
+            }
+            settle(index);
+            trim_sources(index);
+            vmm_status_t status = lib.trim_and_wait(pool, 0, nullptr);
+            if (status != VMM_OK && status != VMM_CAPTURING) {
+                throw std::runtime_error(fault(status));
+            }
+        }
+    }
+
+    vmm_stats_t pool_stats(int index) const {
+        vmm_stats_t stats = {};
+        stats.size = sizeof stats;
+        vmm_pool_t *pool = pools.find(index);
+        if (pool != nullptr && lib.stats(pool, &stats) != VMM_OK) {
+            throw std::runtime_error(fault(VMM_PANICKED));
+        }
+        return stats;
+    }
+
+    void observe_failures(Observer observer) {
+        std::lock_guard<std::mutex> hold(mutex);
+        observers_.push_back(std::move(observer));
+    }
+
+    static c10::MempoolId_t name_of(const PrivatePool *pool) {
+        return pool != nullptr ? pool->name : c10::MempoolId_t{0, 0};
+    }
+
+    static void check_release(vmm_status_t status) {
+        // A driver that has shut down took the memory with it; the process is ending.
+        if (status != VMM_OK && status != VMM_DEVICE_LOST) {
+            std::fprintf(stderr, "vmm_torch: memory could not be released: %s\n",
+                         fault(status).c_str());
+        }
+    }
+
+  private:
+    // Keeps a private pool from being dropped while an allocation in it is under way.
+    struct Hold {
+        Hold(Memory &memory, Device &device) : memory_(memory), device_(device) {}
+        Hold(const Hold &) = delete;
+        Hold &operator=(const Hold &) = delete;
+        ~Hold() { change(nullptr); }
+
+        void take(Stream stream) {
+            std::lock_guard<std::mutex> hold(memory_.mutex);
+            pool = device_.routes.route(stream);
+            if (pool != nullptr) {
+                device_.routes.began(pool);
+            }
+        }
+
+        void change(PrivatePool *other) {
+            if (pool == nullptr && other == nullptr) {
+                return;
+            }
+            std::lock_guard<std::mutex> hold(memory_.mutex);
+            if (pool != nullptr) {
+                device_.routes.ended(pool);
+            }
+            pool = other;
+            if (pool != nullptr) {
+                device_.routes.began(pool);
+            }
+        }
+
+        // The allocation was made: it holds the pool from now on.
+        PrivatePool *keep() { return std::exchange(pool, nullptr); }
+
+        PrivatePool *pool = nullptr;
+
+      private:
+        Memory &memory_;
+        Device &device_;
+    };
+
+    static vmm_status_t attempt(vmm_pool_t *pool, PrivatePool *target, size_t len, Stream stream,
+                                void **ptr) {
+        if (target == nullptr) {
+            return lib.allocate(pool, len, 0, stream, 0, ptr);
+        }
+        if (target->source != nullptr) {
+            *ptr = target->source->allocate(rounded(len), stream);
+            return *ptr != nullptr ? VMM_OK : VMM_OUT_OF_MEMORY;
+        }
+        return lib.private_allocate(pool, target->id, len, 0, stream, 0, ptr);
+    }
+
+    // After a first failure: what others can give up, else an error.
+    C10_NOINLINE void *struggle(int index, vmm_pool_t *pool, Hold &target, size_t requested,
+                                Stream stream, vmm_status_t status, const Context &context) {
+        Device &own = device(index);
+        std::string facts = fault(status);
+        void *ptr = nullptr;
+        auto again = [&] {
+            {
+                std::lock_guard<std::mutex> hold(mutex);
+                ++own.statistics.retries;
+            }
+            status = attempt(pool, target.pool, requested, stream, &ptr);
+            if (status != VMM_OK) {
+                facts = fault(status);
+            }
+            return status == VMM_OK;
+        };
+        if (status == VMM_OUT_OF_MEMORY) {
+            if ((run_callbacks() && again()) || (settle(index) && again())) {
+                return ptr;
+            }
+            for (PrivatePool *other : last_resorts(own, target.pool)) {
+                target.change(other);
+                if (again()) {
+                    return ptr;
+                }
+            }
+        }
+        if (status == VMM_OUT_OF_MEMORY || status == VMM_TOO_LARGE) {
+            fail(index, pool, target.pool, requested, stream, facts, context);
+        }
+        throw std::runtime_error("vmm_torch: " + facts);
+    }
+
+    std::vector<PrivatePool *> last_resorts(Device &own, PrivatePool *but) {
+        std::vector<PrivatePool *> found;
+        std::lock_guard<std::mutex> hold(mutex);
+        own.routes.each([&](PrivatePool &pool) {
+            if (pool.last_resort && &pool != but && pool.users != 0) {
+                found.push_back(&pool);
+            }
+        });
+        return found;
+    }
+
+    // Whoever keeps memory that he could do without gives it up: PyTorch's own list.
+    static bool run_callbacks() {
+        bool freed = false;
+        for (const std::string &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+            freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+        }
+        return freed;
+    }
+
+    [[noreturn]] C10_NOINLINE void fail(int index, vmm_pool_t *pool, PrivatePool *target,
+                                        size_t requested, Stream stream, const std::string &facts,
+                                        const Context &context) {
+        vmm_device_info_t info = {};
+        info.size = sizeof info;
+        lib.device_info(pool, &info);
+        vmm_stats_t stats = pool_stats(index);
+        std::vector<Observer> observers;
+        size_t live = 0;
+        {
+            std::lock_guard<std::mutex> hold(mutex);
+            ++device(index).statistics.failures;
+            live = device(index).statistics.live_bytes();
+            observers = observers_;
+        }
+        if (history.listening()) {
+            history.note(TraceEntry::OOM, index, reinterpret_cast<void *>(info.free), requested,
+                         stream, name_of(target), context);
+        }
+        c10::reportOutOfMemoryToProfiler(
+            static_cast<int64_t>(requested), live, stats.reserved_bytes,
+            c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
+        for (const Observer &observer : observers) {
+            observer(index, requested, stats.limit != 0 ? stats.limit : info.total, info.free);
+        }
+        std::string text = format(
+            "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which "
+            "%s is free. vmm_torch: %s",
+            in_units(requested).c_str(), index, in_units(info.total).c_str(),
+            in_units(info.free).c_str(), facts.c_str());
+        if (pools.settings().log_level > 1) {
+            std::fprintf(stderr, "%s\n", text.c_str());
+        }
+        C10_THROW_ERROR(OutOfMemoryError, text);
+    }
+
+    // Waits for all work of a device. False while a graph is captured, which that would break.
+    bool idle(int index) {
+        if (pools.settings().device_kind != VMM_DEVICE_CUDA) {
+            return true;
+        }
+        {
+            std::lock_guard<std::mutex> hold(mutex);
+            if (device(index).routes.capturing(is_capturing)) {
+                return false;
+            }
+        }
+        c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
+        cudaError_t error = cudaDeviceSynchronize();
+        if (error == cudaErrorStreamCaptureUnsupported) {
+            (void)cudaGetLastError();
+            return false;
+        }
+        C10_CUDA_CHECK(error);
+        return true;
+    }
+
+    static bool is_capturing(Stream stream) {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
+            // The legacy stream says so while another one captures.
+            (void)cudaGetLastError();
+            return true;
+        }
+        return status == cudaStreamCaptureStatusActive;
+    }
+
+    void trim_sources(int index) {
+        Device &own = device(index);
+        std::vector<Source *> sources;
+        {
+            std::lock_guard<std::mutex> hold(mutex);
+            own.routes.each([&](PrivatePool &pool) {
+                if (pool.source != nullptr) {
+                    sources.push_back(pool.source.get());
+                }
+            });
+        }
+        if (!sources.empty() && idle(index)) {
+            for (Source *source : sources) {
+                source->trim();
+            }
+        }
+    }
+
+    // PyTorch's profiler, where it follows memory.
+    void tell(int index, void *ptr, int64_t change) {
+        if (C10_LIKELY(!c10::memoryProfilingEnabled())) {
+            return;
+        }
+        vmm_stats_t stats = pool_stats(index);
+        c10::reportMemoryUsageToProfiler(
+            ptr, change, stats.live_bytes, stats.reserved_bytes,
+            c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
+    }
+
+    // References to its members stay valid when it grows.
+    std::deque<Device> devices_;
+    std::atomic<int> count_{0};
+    std::atomic<bool> forked_{false};
+    std::vector<Observer> observers_;
+};
+
+} // namespace vmm

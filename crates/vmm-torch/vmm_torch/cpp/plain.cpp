@@ -1,0 +1,279 @@
+// The functions that PyTorch's pluggable allocator calls, for machines without a compiler. Needs no
+// header of PyTorch: it is compiled when the package is made.
+
+#include "routes.h"
+
+#include <pthread.h>
+
+#include <cstring>
+#include <unordered_map>
+
+namespace vmm {
+namespace {
+
+// What is needed of the CUDA runtime that PyTorch has loaded.
+struct Runtime {
+    int (*get_device)(int *) = nullptr;
+    int (*set_device)(int) = nullptr;
+    int (*synchronize)() = nullptr;
+    int (*last_error)() = nullptr;
+
+    bool load(const char *path) {
+        void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (handle == nullptr) {
+            return false;
+        }
+        get_device = reinterpret_cast<decltype(get_device)>(dlsym(handle, "cudaGetDevice"));
+        set_device = reinterpret_cast<decltype(set_device)>(dlsym(handle, "cudaSetDevice"));
+        synchronize =
+            reinterpret_cast<decltype(synchronize)>(dlsym(handle, "cudaDeviceSynchronize"));
+        last_error = reinterpret_cast<decltype(last_error)>(dlsym(handle, "cudaGetLastError"));
+        return get_device != nullptr && set_device != nullptr && synchronize != nullptr &&
+               last_error != nullptr;
+    }
+
+    // Waits for all work of a device. False where that cannot be done, as during a capture.
+    bool idle(int device) const {
+        int before = 0;
+        if (get_device(&before) != 0 || set_device(device) != 0) {
+            return false;
+        }
+        bool done = synchronize() == 0;
+        if (!done) {
+            (void)last_error();
+        }
+        (void)set_device(before);
+        return done;
+    }
+};
+
+// Never destroyed: tensors may outlive everything else while the process ends.
+struct Plain {
+    Pools pools;
+    Runtime runtime;
+    std::atomic<bool> forked{false};
+    std::atomic<bool> used{false};
+    // Guards what follows.
+    std::mutex mutex;
+    std::array<Routes, MOST_DEVICES> routes;
+    std::unordered_map<void *, PrivatePool *> in_private;
+    std::atomic<size_t> private_count{0};
+};
+
+Plain &plain() {
+    static Plain *only = new Plain;
+    return *only;
+}
+
+Routes &routes_of(int device) {
+    if (device < 0 || device >= MOST_DEVICES) {
+        throw std::runtime_error(format("vmm_torch: there is no CUDA device %d", device));
+    }
+    return plain().routes[static_cast<size_t>(device)];
+}
+
+// Gives private pools that nobody refers to back, once the device is idle. Whether any was.
+bool settle(int device) {
+    Routes &routes = routes_of(device);
+    std::vector<PoolName> names;
+    {
+        std::lock_guard<std::mutex> hold(plain().mutex);
+        // The pluggable interface does not say which stream captures.
+        if (routes.any()) {
+            return false;
+        }
+        names = routes.unsettled();
+    }
+    if (names.empty() || !plain().runtime.idle(device)) {
+        return false;
+    }
+    std::lock_guard<std::mutex> hold(plain().mutex);
+    routes.settle(plain().pools.find(device), names);
+    return true;
+}
+
+vmm_status_t attempt(int device, vmm_pool_t *pool, size_t len, Stream stream, void **ptr) {
+    Routes &routes = routes_of(device);
+    if (!routes.any()) {
+        return lib.allocate(pool, len, 0, stream, 0, ptr);
+    }
+    std::unique_lock<std::mutex> hold(plain().mutex);
+    PrivatePool *target = routes.route(stream);
+    if (target == nullptr) {
+        hold.unlock();
+        return lib.allocate(pool, len, 0, stream, 0, ptr);
+    }
+    routes.began(target);
+    hold.unlock();
+    vmm_status_t status = lib.private_allocate(pool, target->id, len, 0, stream, 0, ptr);
+    hold.lock();
+    if (status == VMM_OK) {
+        plain().in_private.emplace(*ptr, target);
+        plain().private_count.store(plain().in_private.size(), std::memory_order_relaxed);
+    } else {
+        routes.ended(target);
+    }
+    return status;
+}
+
+int refuse(const char *text, char *error, size_t room) {
+    if (room != 0) {
+        std::strncpy(error, text, room - 1);
+        error[room - 1] = '\0';
+    }
+    return 1;
+}
+
+} // namespace
+} // namespace vmm
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+using vmm::plain;
+
+int vmm_torch_install(const char *libvmm, const char *cudart, const vmm_torch_settings_t *settings,
+                      char *error, size_t room) {
+    std::string wrong = vmm::lib.load(libvmm);
+    if (!wrong.empty()) {
+        return vmm::refuse(wrong.c_str(), error, room);
+    }
+    if (!plain().runtime.load(cudart)) {
+        return vmm::refuse("the CUDA runtime of PyTorch lacks functions", error, room);
+    }
+    plain().pools.configure(*settings);
+    pthread_atfork(nullptr, nullptr,
+                   [] { plain().forked.store(plain().used.load(), std::memory_order_relaxed); });
+    return 0;
+}
+
+vmm_pool_t *vmm_torch_pool(int device) { return plain().pools.find(device); }
+
+int vmm_torch_set_limit(uint64_t limit, char *error, size_t room) {
+    try {
+        plain().pools.set_limit(limit);
+        return 0;
+    } catch (const std::exception &failure) {
+        return vmm::refuse(failure.what(), error, room);
+    }
+}
+
+// What follows has the signatures that PyTorch's pluggable allocator wants.
+
+void *vmm_plain_allocate(size_t len, int device, vmm::Stream stream) {
+    if (len == 0) {
+        return nullptr;
+    }
+    if (plain().forked.load(std::memory_order_relaxed)) {
+        throw std::runtime_error("vmm_torch: this process was forked from one that had used CUDA, "
+                                 "and cannot use it: start it with the method \"spawn\"");
+    }
+    plain().used.store(true, std::memory_order_relaxed);
+    vmm_pool_t *pool = plain().pools.of(device);
+    void *ptr = nullptr;
+    vmm_status_t status = vmm::attempt(device, pool, len, stream, &ptr);
+    if (status == VMM_OUT_OF_MEMORY && vmm::settle(device)) {
+        status = vmm::attempt(device, pool, len, stream, &ptr);
+    }
+    if (status == VMM_OK) {
+        return ptr;
+    }
+    // PyTorch does not look for NULL. An exception arrives in Python as a RuntimeError; its own
+    // type for this could be thrown by code that was compiled against it only.
+    std::string facts = vmm::fault(status);
+    if (status == VMM_OUT_OF_MEMORY || status == VMM_TOO_LARGE) {
+        throw std::runtime_error(vmm::format(
+            "CUDA out of memory. Tried to allocate %s on GPU %d. vmm_torch: %s",
+            vmm::in_units(len).c_str(), device, facts.c_str()));
+    }
+    throw std::runtime_error("vmm_torch: " + facts);
+}
+
+// Called from destructors: nothing may be thrown.
+void vmm_plain_release(void *ptr, size_t, int device, vmm::Stream stream) {
+    if (ptr == nullptr || plain().forked.load(std::memory_order_relaxed)) {
+        return;
+    }
+    vmm::PrivatePool *target = nullptr;
+    if (plain().private_count.load(std::memory_order_relaxed) != 0) {
+        std::lock_guard<std::mutex> hold(plain().mutex);
+        auto at = plain().in_private.find(ptr);
+        if (at != plain().in_private.end()) {
+            target = at->second;
+            plain().in_private.erase(at);
+            plain().private_count.store(plain().in_private.size(), std::memory_order_relaxed);
+        }
+    }
+    vmm_status_t status = vmm::lib.release(plain().pools.find(device), ptr, stream);
+    if (status != VMM_OK && status != VMM_DEVICE_LOST) {
+        std::fprintf(stderr, "vmm_torch: memory could not be released: %s\n",
+                     vmm::fault(status).c_str());
+    }
+    if (target != nullptr) {
+        std::lock_guard<std::mutex> hold(plain().mutex);
+        vmm::routes_of(device).ended(target);
+    }
+}
+
+void vmm_plain_used_on(void *ptr, vmm::Stream stream) {
+    for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
+        vmm_pool_t *pool = plain().pools.find(device);
+        if (pool != nullptr && vmm::lib.used_on(pool, ptr, stream) == VMM_OK) {
+            return;
+        }
+    }
+}
+
+void *vmm_plain_base(void *ptr, size_t *size) {
+    for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
+        vmm_lease_t lease = {};
+        lease.size = sizeof lease;
+        vmm_pool_t *pool = plain().pools.find(device);
+        if (pool != nullptr && vmm::lib.find(pool, ptr, &lease) == VMM_OK) {
+            if (size != nullptr) {
+                *size = lease.len;
+            }
+            return lease.base;
+        }
+    }
+    throw std::runtime_error("vmm_torch: this address is in no live allocation");
+}
+
+void vmm_plain_empty() {
+    for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
+        if (vmm_pool_t *pool = plain().pools.find(device)) {
+            vmm::settle(device);
+            vmm_status_t status = vmm::lib.trim_and_wait(pool, 0, nullptr);
+            if (status != VMM_OK && status != VMM_CAPTURING) {
+                throw std::runtime_error(vmm::fault(status));
+            }
+        }
+    }
+}
+
+void vmm_plain_fraction(double fraction, int device) {
+    if (!(fraction >= 0 && fraction <= 1)) {
+        throw std::runtime_error("invalid fraction: it lies within [0, 1]");
+    }
+    plain().pools.set_fraction(device, fraction);
+}
+
+void vmm_plain_begin(int device, vmm::PoolName name, vmm::Filter filter) {
+    vmm_pool_t *pool = plain().pools.of(device);
+    // What graphs that are gone have left goes before a new one takes memory.
+    vmm::settle(device);
+    std::lock_guard<std::mutex> hold(plain().mutex);
+    vmm::routes_of(device).begin(pool, name, std::move(filter), nullptr);
+}
+
+void vmm_plain_end(int device, vmm::PoolName name) {
+    std::lock_guard<std::mutex> hold(plain().mutex);
+    vmm::routes_of(device).end(name);
+}
+
+void vmm_plain_release_pool(int device, vmm::PoolName name) {
+    std::lock_guard<std::mutex> hold(plain().mutex);
+    vmm::routes_of(device).release(name);
+}
+}
+#pragma GCC visibility pop

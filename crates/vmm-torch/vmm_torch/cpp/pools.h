@@ -1,0 +1,155 @@
+// One pool of libvmm for each device, made when the device is first used.
+#pragma once
+
+#include "library.h"
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+extern "C" {
+// What Python chose; the fields are those of `vmm_torch.options.Settings`.
+struct vmm_torch_settings_t {
+    uint64_t limit;           // bytes a device; 0: none
+    uint64_t target;          // bytes a device; 0: the limit
+    uint64_t time_to_live_ns; // 0: the library's default
+    uint32_t cross_stream;    // a vmm_cross_stream_t
+    uint32_t frame_kind;      // a vmm_frame_kind_t
+    uint32_t log_level;       // 0 nothing, 1 what happens seldom, 2 each failed allocation too
+    uint32_t device_kind;     // a vmm_device_kind_t; tests take the mock
+};
+}
+
+namespace vmm {
+
+// PyTorch's own bound on devices is a signed byte.
+constexpr int MOST_DEVICES = 128;
+
+class Pools {
+  public:
+    void configure(const vmm_torch_settings_t &settings) { settings_ = settings; }
+    const vmm_torch_settings_t &settings() const { return settings_; }
+
+    // The pool of a device, NULL if it was not used yet.
+    vmm_pool_t *find(int device) const {
+        if (device < 0 || device >= MOST_DEVICES) {
+            return nullptr;
+        }
+        return pools_[static_cast<size_t>(device)].load(std::memory_order_acquire);
+    }
+
+    // The pool of a device; makes it at first. Throws std::runtime_error if it cannot be made.
+    vmm_pool_t *of(int device) {
+        vmm_pool_t *pool = find(device);
+        return pool != nullptr ? pool : make(device);
+    }
+
+    // Lowers the limit of a device to a share of its memory, 1 being all of it.
+    void set_fraction(int device, double fraction) {
+        vmm_pool_t *pool = of(device);
+        std::lock_guard<std::mutex> hold(mutex_);
+        fractions_[static_cast<size_t>(device)] = fraction;
+        apply_limit(device, pool);
+    }
+
+    double fraction(int device) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        double fraction = fractions_[static_cast<size_t>(device)];
+        return fraction > 0 ? fraction : 1.0;
+    }
+
+    // Sets the limit in bytes of every device, 0 being none. Memory above it that is idle goes.
+    void set_limit(uint64_t limit) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        settings_.limit = limit;
+        for (int device = 0; device < MOST_DEVICES; ++device) {
+            if (vmm_pool_t *pool = find(device)) {
+                apply_limit(device, pool);
+            }
+        }
+    }
+
+    // Lets `peer` use the memory of `device`, now or when its pool is made.
+    void add_peer(int device, int peer) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        auto ordinal = static_cast<uint32_t>(peer);
+        vmm_pool_t *pool = find(device);
+        if (pool == nullptr) {
+            peers_[static_cast<size_t>(device)].push_back(ordinal);
+        } else if (vmm_status_t status = lib.add_peer(pool, ordinal); status != VMM_OK) {
+            throw std::runtime_error(fault(status));
+        }
+    }
+
+  private:
+    vmm_pool_t *make(int device) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        if (vmm_pool_t *pool = find(device)) {
+            return pool;
+        }
+        if (device < 0 || device >= MOST_DEVICES) {
+            throw std::runtime_error(format("there is no device %d", device));
+        }
+        auto index = static_cast<size_t>(device);
+        vmm_pool_options_t options = {};
+        options.size = sizeof options;
+        options.device_kind = settings_.device_kind;
+        options.device_ordinal = static_cast<uint32_t>(device);
+        options.limit = settings_.limit;
+        options.target = settings_.target;
+        options.time_to_live_ns = settings_.time_to_live_ns;
+        options.cross_stream = settings_.cross_stream;
+        options.frame_kind = settings_.frame_kind;
+        options.peers = peers_[index].data();
+        options.peer_count = peers_[index].size();
+        vmm_pool_t *pool = nullptr;
+        vmm_status_t status = lib.pool_create(&options, &pool);
+        if (status != VMM_OK) {
+            throw std::runtime_error(format("vmm_torch: no memory pool on device %d: %s", device,
+                                            fault(status).c_str()));
+        }
+        if (settings_.log_level > 0) {
+            std::fprintf(stderr, "vmm_torch: made the pool of device %d\n", device);
+        }
+        pools_[index].store(pool, std::memory_order_release);
+        return pool;
+    }
+
+    // The lower one of the limit that was asked for and the share of the device. `mutex_` is held.
+    void apply_limit(int device, vmm_pool_t *pool) {
+        double fraction = fractions_[static_cast<size_t>(device)];
+        uint64_t limit = settings_.limit;
+        if (fraction > 0 && fraction < 1) {
+            vmm_device_info_t info = {};
+            info.size = sizeof info;
+            vmm_status_t status = lib.device_info(pool, &info);
+            if (status != VMM_OK) {
+                throw std::runtime_error(fault(status));
+            }
+            auto share = static_cast<uint64_t>(fraction * static_cast<double>(info.total));
+            // A pool takes no limit below one granule.
+            share = share < info.granule ? info.granule : share;
+            limit = limit == 0 || share < limit ? share : limit;
+        }
+        vmm_status_t status = lib.set_limit(pool, limit);
+        if (status != VMM_OK) {
+            throw std::runtime_error(fault(status));
+        }
+        if (limit != 0) {
+            // While a graph is captured nothing is given back; later growth stays below the limit.
+            lib.trim(pool, limit, nullptr);
+        }
+    }
+
+    vmm_torch_settings_t settings_ = {};
+    std::mutex mutex_;
+    // Pools are never destroyed: they end with the process, in whatever state it leaves.
+    std::array<std::atomic<vmm_pool_t *>, MOST_DEVICES> pools_ = {};
+    // 0 where none was set.
+    std::array<double, MOST_DEVICES> fractions_ = {};
+    std::array<std::vector<uint32_t>, MOST_DEVICES> peers_;
+};
+
+} // namespace vmm

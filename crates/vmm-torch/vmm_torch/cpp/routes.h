@@ -1,0 +1,209 @@
+// Private pools: memory that only some allocations get, those of a captured graph say, and which
+// allocations these are.
+#pragma once
+
+#include "pools.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+struct CUstream_st;
+
+namespace vmm {
+
+// PyTorch's name of a private pool: c10::MempoolId_t.
+using PoolName = std::pair<unsigned long long, unsigned long long>;
+// cudaStream_t.
+using Stream = CUstream_st *;
+using Filter = std::function<bool(Stream)>;
+
+// Where the memory of a private pool comes from if not from libvmm.
+struct Source {
+    virtual ~Source() = default;
+    virtual void *allocate(size_t len, Stream stream) = 0;
+    // `shared`: work on other streams may still use it.
+    virtual void release(void *ptr, size_t len, Stream stream, bool shared) = 0;
+    // Gives back what nobody holds. The device is idle.
+    virtual void trim() = 0;
+};
+
+struct PrivatePool {
+    PoolName name;
+    // libvmm's name; 0 with a source of its own.
+    uint64_t id = 0;
+    // Graphs, MemPool objects and contexts that refer to it.
+    int users = 0;
+    // Allocations in it that live.
+    size_t live = 0;
+    // Its memory may serve others when there is no other.
+    bool last_resort = false;
+    std::unique_ptr<Source> source;
+};
+
+// The private pools of one device. Not for several threads at once, but for `any`.
+class Routes {
+  public:
+    // Whether an allocation may belong to a private pool at all.
+    bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+
+    // The pool that an allocation on this stream belongs to, NULL for the general one. Of nested
+    // ones the innermost.
+    PrivatePool *route(Stream stream) {
+        for (auto at = underway_.rbegin(); at != underway_.rend(); ++at) {
+            if (at->filter(stream)) {
+                return at->pool;
+            }
+        }
+        return nullptr;
+    }
+
+    PrivatePool *find(PoolName name) {
+        auto at = pools_.find(name);
+        return at == pools_.end() ? nullptr : at->second.get();
+    }
+
+    // Adds a user to a pool, and makes it for the first one.
+    PrivatePool *use(vmm_pool_t *pool, PoolName name, std::unique_ptr<Source> source = nullptr) {
+        std::unique_ptr<PrivatePool> &slot = pools_[name];
+        if (slot == nullptr) {
+            auto made = std::make_unique<PrivatePool>();
+            made->name = name;
+            if (source == nullptr) {
+                vmm_status_t status = VMM_NOT_SUPPORTED;
+                if (lib.private_create != nullptr) {
+                    status = lib.private_create(pool, &made->id);
+                }
+                if (status != VMM_OK) {
+                    pools_.erase(name);
+                    throw std::runtime_error(
+                        lib.private_create != nullptr
+                            ? fault(status)
+                            : "vmm_torch: this libvmm has no private pools, which CUDA graphs and "
+                              "torch.cuda.MemPool need: install a newer one");
+                }
+            }
+            made->source = std::move(source);
+            slot = std::move(made);
+        }
+        ++slot->users;
+        return slot.get();
+    }
+
+    // `stream` is the current one, on which a capture may begin now.
+    void begin(vmm_pool_t *pool, PoolName name, Filter filter, Stream stream) {
+        for (const Route &route : underway_) {
+            if (route.pool->name == name) {
+                throw std::runtime_error("vmm_torch: allocations already go to this memory pool; "
+                                         "end that before beginning anew");
+            }
+        }
+        underway_.push_back({use(pool, name), std::move(filter), stream});
+        count_.store(underway_.size(), std::memory_order_relaxed);
+    }
+
+    void end(PoolName name) {
+        for (auto at = underway_.begin(); at != underway_.end(); ++at) {
+            if (at->pool->name == name) {
+                underway_.erase(at);
+                count_.store(underway_.size(), std::memory_order_relaxed);
+                return;
+            }
+        }
+        throw std::runtime_error("vmm_torch: no allocations go to this memory pool");
+    }
+
+    // A user lets go. The memory stays the pool's until `settle`: a graph that was replayed may
+    // still run, on streams that nobody knows.
+    void release(PoolName name) {
+        PrivatePool *pool = find(name);
+        if (pool == nullptr || pool->users == 0) {
+            throw std::runtime_error("vmm_torch: there is no such memory pool to release");
+        }
+        --pool->users;
+    }
+
+    // Whether one of the streams on which routes began captures a graph. A capture that failed may
+    // have left its route behind.
+    template <typename IsCapturing> bool capturing(IsCapturing is_capturing) const {
+        for (const Route &route : underway_) {
+            if (is_capturing(route.stream)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    // The pools without users, whose memory waits for `settle`.
+    std::vector<PoolName> unsettled() const {
+        std::vector<PoolName> names;
+        for (const auto &entry : pools_) {
+            if (entry.second->users == 0) {
+                names.push_back(entry.first);
+            }
+        }
+        return names;
+    }
+
+    // Gives back the memory of these pools, as far as they have no users still. The device has been
+    // idle since they were named.
+    void settle(vmm_pool_t *pool, const std::vector<PoolName> &names) {
+        for (PoolName name : names) {
+            auto at = pools_.find(name);
+            if (at == pools_.end() || at->second->users != 0) {
+                continue;
+            }
+            if (at->second->id != 0) {
+                lib.private_release(pool, at->second->id);
+            }
+            if (at->second->live != 0) {
+                // Its last allocation, at whose end `ended` drops it, still refers to it.
+                outlived_.push_back(std::move(at->second));
+            } else if (at->second->source != nullptr) {
+                at->second->source->trim();
+            }
+            pools_.erase(at);
+        }
+    }
+
+    void began(PrivatePool *pool) { ++pool->live; }
+
+    // An allocation of a private pool has ended.
+    void ended(PrivatePool *pool) {
+        if (--pool->live != 0 || outlived_.empty()) {
+            return;
+        }
+        for (auto at = outlived_.begin(); at != outlived_.end(); ++at) {
+            if (at->get() == pool) {
+                if (pool->source != nullptr) {
+                    pool->source->trim();
+                }
+                outlived_.erase(at);
+                return;
+            }
+        }
+    }
+
+    template <typename Visit> void each(Visit visit) {
+        for (auto &entry : pools_) {
+            visit(*entry.second);
+        }
+    }
+
+  private:
+    // From `begin` to `end`: allocations that the filter takes go to the pool.
+    struct Route {
+        PrivatePool *pool;
+        Filter filter;
+        Stream stream;
+    };
+
+    std::map<PoolName, std::unique_ptr<PrivatePool>> pools_;
+    // Given back, with allocations that live on.
+    std::vector<std::unique_ptr<PrivatePool>> outlived_;
+    std::vector<Route> underway_;
+    std::atomic<size_t> count_{0};
+};
+
+} // namespace vmm

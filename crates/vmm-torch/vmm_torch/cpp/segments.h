@@ -1,0 +1,119 @@
+// What lies where, in PyTorch's form: for memory_snapshot.
+#pragma once
+
+#include "memory.h"
+
+namespace vmm {
+
+using c10::CachingDeviceAllocator::BlockInfo;
+using c10::CachingDeviceAllocator::SegmentInfo;
+
+// Builds the segments of one device from the pieces that libvmm shows. `memory.mutex` is held.
+class SegmentBuilder {
+  public:
+    SegmentBuilder(Memory &memory, int device) : memory_(memory), device_(device) {}
+
+    void add(const vmm_piece_t &piece) {
+        if (piece.kind == VMM_PIECE_RANGE) {
+            begin(piece.address);
+            return;
+        }
+        const Allocation *entry =
+            piece.kind == VMM_PIECE_LIVE ? memory_.ledger.find(piece.address) : nullptr;
+        if (entry != nullptr) {
+            PoolName owner = Memory::name_of(entry->pool);
+            SegmentInfo *segment = &segments_.back();
+            // Memory of a private pool is a segment of its own.
+            if (known_owner_ && owner != segment->owner_private_pool_id) {
+                begin(piece.address);
+                segment = &segments_.back();
+            }
+            segment->owner_private_pool_id = owner;
+            known_owner_ = true;
+            if (segment->stream == nullptr) {
+                segment->stream = entry->stream;
+            }
+        }
+        SegmentInfo &segment = segments_.back();
+        BlockInfo block;
+        block.size = piece.len;
+        block.allocated = piece.kind == VMM_PIECE_LIVE;
+        block.active = block.allocated || piece.kind == VMM_PIECE_RETIRED;
+        block.requested_size = block.allocated ? piece.requested : 0;
+        block.context_when_allocated = entry != nullptr ? entry->context : nullptr;
+        segment.total_size += block.size;
+        segment.requested_size += block.requested_size;
+        segment.allocated_size += block.allocated ? block.size : 0;
+        segment.active_size += block.active ? block.size : 0;
+        segment.is_large = segment.total_size > SMALL;
+        segment.blocks.push_back(std::move(block));
+    }
+
+    // An allocation whose memory came from elsewhere, a segment by itself.
+    void add_foreign(const Allocation &entry) {
+        begin(entry.ptr);
+        SegmentInfo &segment = segments_.back();
+        segment.owner_private_pool_id = Memory::name_of(entry.pool);
+        segment.is_expandable = false;
+        segment.stream = entry.stream;
+        segment.total_size = segment.allocated_size = segment.active_size = entry.len;
+        segment.requested_size = entry.requested;
+        segment.is_large = entry.len > SMALL;
+        BlockInfo block;
+        block.size = entry.len;
+        block.requested_size = entry.requested;
+        block.allocated = block.active = true;
+        block.context_when_allocated = entry.context;
+        segment.blocks.push_back(std::move(block));
+    }
+
+    std::vector<SegmentInfo> finish() { return std::move(segments_); }
+
+  private:
+    void begin(void *address) {
+        SegmentInfo segment;
+        segment.device = static_cast<c10::DeviceIndex>(device_);
+        segment.address = reinterpret_cast<size_t>(address);
+        segment.is_expandable = true;
+        segments_.push_back(std::move(segment));
+        known_owner_ = false;
+    }
+
+    Memory &memory_;
+    int device_;
+    std::vector<SegmentInfo> segments_;
+    bool known_owner_ = false;
+};
+
+// The segments of one device, of all pools or of one.
+inline std::vector<SegmentInfo> segments(Memory &memory, int device, PoolName only) {
+    std::vector<vmm_piece_t> pieces;
+    if (vmm_pool_t *pool = memory.pools.find(device)) {
+        auto collect = [](const vmm_piece_t *piece, void *list) {
+            static_cast<std::vector<vmm_piece_t> *>(list)->push_back(*piece);
+        };
+        if (vmm_status_t status = lib.walk(pool, collect, &pieces); status != VMM_OK) {
+            throw std::runtime_error(fault(status));
+        }
+    }
+    std::lock_guard<std::mutex> hold(memory.mutex);
+    SegmentBuilder builder(memory, device);
+    for (const vmm_piece_t &piece : pieces) {
+        builder.add(piece);
+    }
+    memory.ledger.each([&](const Allocation &entry) {
+        if (entry.device == device && entry.pool != nullptr && entry.pool->source != nullptr) {
+            builder.add_foreign(entry);
+        }
+    });
+    std::vector<SegmentInfo> all = builder.finish();
+    std::vector<SegmentInfo> chosen;
+    for (SegmentInfo &segment : all) {
+        if (only == PoolName{0, 0} || segment.owner_private_pool_id == only) {
+            chosen.push_back(std::move(segment));
+        }
+    }
+    return chosen;
+}
+
+} // namespace vmm

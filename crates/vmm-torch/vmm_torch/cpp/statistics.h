@@ -1,0 +1,127 @@
+// The counters of one device in PyTorch's terms.
+#pragma once
+
+#include "vmm.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <algorithm>
+
+namespace vmm {
+
+// What PyTorch's native allocator calls small: up to 1 MiB.
+constexpr size_t SMALL = 1 << 20;
+
+inline size_t stat_class(size_t len) {
+    auto type = len <= SMALL ? c10::CachingAllocator::StatType::SMALL_POOL
+                             : c10::CachingAllocator::StatType::LARGE_POOL;
+    return static_cast<size_t>(type);
+}
+
+class Statistics {
+    using Stat = c10::CachingAllocator::Stat;
+    using StatArray = c10::CachingAllocator::StatArray;
+
+  public:
+    using DeviceStats = c10::CachingDeviceAllocator::DeviceStats;
+
+    int64_t retries = 0;
+    int64_t failures = 0;
+
+    void allocated(size_t len, size_t requested) {
+        size_t type = stat_class(len);
+        for (size_t which : {size_t{0}, type}) {
+            own_.allocation[which].increase(1);
+            own_.allocated_bytes[which].increase(len);
+            own_.requested_bytes[which].increase(requested);
+        }
+    }
+
+    void released(size_t len, size_t requested) {
+        size_t type = stat_class(len);
+        for (size_t which : {size_t{0}, type}) {
+            own_.allocation[which].decrease(1);
+            own_.allocated_bytes[which].decrease(len);
+            own_.requested_bytes[which].decrease(requested);
+        }
+    }
+
+    size_t live_bytes() const { return static_cast<size_t>(own_.allocated_bytes[0].current); }
+
+    // All of them, with what the pool knows. `pool` is zero for a device without one.
+    DeviceStats report(const vmm_stats_t &pool) {
+        DeviceStats stats = own_;
+        stats.num_alloc_retries = retries;
+        stats.num_ooms = failures;
+        stats.active = stats.allocation;
+        stats.active_bytes = stats.allocated_bytes;
+        for (size_t which : {size_t{0}, LARGE}) {
+            // Released while work on several streams may still use it.
+            Stat &active = stats.active_bytes[which];
+            active.current += static_cast<int64_t>(pool.retired_bytes);
+            active.peak = std::max(active.peak, active.current);
+            Stat &reserved = stats.reserved_bytes[which];
+            reserved.current = static_cast<int64_t>(pool.reserved_bytes);
+            reserved.peak = reserved_peak(pool);
+            reserved.freed = static_cast<int64_t>(pool.frames_released_bytes - base_.frames_released_bytes);
+            reserved.allocated = static_cast<int64_t>(made(pool) - made(base_));
+            Stat &segment = stats.segment[which];
+            segment.current = static_cast<int64_t>(pool.frames);
+            frames_peak_ = std::max(frames_peak_, segment.current);
+            segment.peak = frames_peak_;
+            segment.allocated = static_cast<int64_t>(pool.frames_made - base_.frames_made);
+            segment.freed = static_cast<int64_t>(pool.frames_released - base_.frames_released);
+        }
+        stats.num_device_alloc = static_cast<int64_t>(pool.frames_made - base_.frames_made);
+        stats.num_device_free = static_cast<int64_t>(pool.frames_released - base_.frames_released);
+        stats.num_sync_all_streams = static_cast<int64_t>(pool.host_waits - base_.host_waits);
+        return stats;
+    }
+
+    void reset_accumulated(const vmm_stats_t &pool) {
+        each([](Stat &stat) { stat.reset_accumulated(); });
+        retries = 0;
+        failures = 0;
+        base_ = pool;
+    }
+
+    // `pool` was read before the pool's own peaks were reset, if they could be.
+    void reset_peaks(const vmm_stats_t &pool, bool pool_was_reset) {
+        each([](Stat &stat) { stat.reset_peak(); });
+        frames_peak_ = static_cast<int64_t>(pool.frames);
+        reserved_seen_ = pool.reserved_bytes;
+        old_peak_ = pool_was_reset ? 0 : pool.peak_reserved_bytes;
+    }
+
+  private:
+    static constexpr auto LARGE = static_cast<size_t>(c10::CachingAllocator::StatType::LARGE_POOL);
+
+    static uint64_t made(const vmm_stats_t &pool) {
+        return pool.reserved_bytes + pool.frames_released_bytes;
+    }
+
+    // The highest reserved memory since the last reset: the pool's own peak where it has risen
+    // since, else what was seen.
+    int64_t reserved_peak(const vmm_stats_t &pool) {
+        reserved_seen_ = std::max(reserved_seen_, pool.reserved_bytes);
+        uint64_t peak = pool.peak_reserved_bytes > old_peak_ ? pool.peak_reserved_bytes : 0;
+        return static_cast<int64_t>(std::max(peak, reserved_seen_));
+    }
+
+    template <typename Change> void each(Change change) {
+        for (StatArray *array : {&own_.allocation, &own_.allocated_bytes, &own_.requested_bytes}) {
+            for (Stat &stat : *array) {
+                change(stat);
+            }
+        }
+    }
+
+    DeviceStats own_;
+    // The pool's figures at the last reset of what accumulates.
+    vmm_stats_t base_ = {};
+    uint64_t reserved_seen_ = 0;
+    uint64_t old_peak_ = 0;
+    int64_t frames_peak_ = 0;
+};
+
+} // namespace vmm

@@ -1,0 +1,102 @@
+"""What vmm tells and does beyond PyTorch's own functions."""
+
+from .errors import VmmError
+from .installing import installed
+from .options import parse_bytes
+
+
+def stats(device=None):
+    """The figures of the pool of a device, as a dictionary; without a device those of all devices
+    in use, by their numbers.
+
+    Beside the counters of libvmm (`vmm_stats_t` in vmm.h says what they count; lengths in bytes):
+
+    fragmentation: the part of reserved memory that nobody asked for, 0 to 1.
+    peak_fragmentation: the same of the two peaks.
+    driver_calls: pieces of memory made, moved and released, and mappings removed.
+    """
+    place = installed()
+    if device is not None:
+        pool = _pool(place, device)
+        return _derived(place.library.stats(pool))
+    return {
+        number: _derived(place.library.stats(pool)) for number, pool in _pools(place).items()
+    }
+
+
+def snapshot(file, device=None):
+    """Writes what a device's pool has at this moment to a file, for `vmm replay` and PyTorch's
+    viewer (pytorch.org/memory_viz); gzipped if the name ends in ".gz"."""
+    place = installed()
+    place.library.write_snapshot(_pool(place, device), file)
+
+
+def trim(keep=0, device=None, wait=False):
+    """Gives idle memory back to the devices until at most `keep` bytes of each are reserved.
+    Returns how many bytes went.
+
+    Does not wait, unless told so: memory that queued work still uses stays, and goes later.
+    """
+    place = installed()
+    keep = parse_bytes(keep, "keep")
+    pools = _pools(place) if device is None else {device: _pool(place, device)}
+    return sum(place.library.trim(pool, keep, wait) for pool in pools.values())
+
+
+def set_limit(limit):
+    """Sets the memory of each device that is never passed, in bytes or as "20GiB"; 0: none.
+
+    One below what is reserved stops growth at once, and idle memory above it is given back.
+    """
+    installed().door.set_limit(parse_bytes(limit, "limit"))
+
+
+def share_memory(*_):
+    """Not there yet: memory of this allocator cannot be shared with other processes."""
+    raise VmmError(
+        "vmm_torch cannot share CUDA memory with other processes yet: send tensors by way of the CPU"
+    )
+
+
+def sleep(*_):
+    """Not there yet: memory cannot be put to sleep."""
+    raise VmmError(
+        "vmm_torch cannot put memory to sleep yet: delete tensors, or move them to the CPU, and "
+        "call torch.cuda.empty_cache()"
+    )
+
+
+def _derived(figures):
+    calls = ("frames_made", "frames_moved", "frames_released", "unmaps")
+    figures["fragmentation"] = _unused(figures["requested_bytes"], figures["reserved_bytes"])
+    figures["peak_fragmentation"] = _unused(
+        figures["peak_requested_bytes"], figures["peak_reserved_bytes"]
+    )
+    figures["driver_calls"] = sum(figures[name] for name in calls)
+    return figures
+
+
+def _unused(requested, reserved):
+    return max(0.0, 1 - requested / reserved) if reserved else 0.0
+
+
+def _pools(place):
+    import torch
+
+    found = {number: place.door.pool(number) for number in range(torch.cuda.device_count())}
+    return {number: pool for number, pool in found.items() if pool}
+
+
+def _pool(place, device):
+    if device is None:
+        import torch
+
+        device = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    else:
+        import torch
+
+        device = torch.device("cuda", device).index if isinstance(device, int) else device.index
+    pool = place.door.pool(device)
+    if not pool:
+        raise VmmError(f"no memory of CUDA device {device} is in use yet")
+    return pool
