@@ -522,7 +522,7 @@ pub(super) fn private_script<H: Harness>(
 ) -> CaseResult {
     let Ok(private) = pool.private_pool() else { return Ok(()) };
     let mut kept = Vec::new();
-    for (len, stream) in [(2 * s.page, first), (4 << 10, second), (3 * s.page, first)] {
+    for (len, stream) in [(4 << 10, second), (s.page, first)] {
         if let Ok(lease) = take_private::<H>(&private, len, stream) {
             s.write(&lease, stream, 1)?;
             kept.push(lease);
