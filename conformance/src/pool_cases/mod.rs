@@ -99,6 +99,7 @@ macro_rules! with_pool_cases {
             a_capture_takes_no_memory_that_work_still_uses
             a_checkpoint_of_a_private_pool_can_be_restored
             private_pools_come_and_go_without_end
+            private_pools_that_repeat_map_nothing
             too_many_private_pools_are_refused
 
             a_pool_without_remapping_says_so

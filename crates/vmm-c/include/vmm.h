@@ -319,6 +319,10 @@ typedef struct {
     uint64_t mappings;
     /// Address space reserved.
     uint64_t address_bytes;
+    /// Private pools that were made and not released.
+    uint64_t private_pools;
+    /// Of `reserved_bytes`, what serves private pools and leases that these have left.
+    uint64_t private_reserved_bytes;
 } vmm_stats_t;
 
 /// One piece of a pool's address space.

@@ -82,12 +82,16 @@ impl Pool {
     }
 
     fn reserved(&self) -> u64 {
+        self.stats().reserved_bytes
+    }
+
+    fn stats(&self) -> vmm_stats_t {
         // SAFETY: all fields are integers.
         let mut stats: vmm_stats_t = unsafe { std::mem::zeroed() };
         stats.size = size_of::<vmm_stats_t>();
         // SAFETY: the pool lives, and `stats` has its size.
         assert_eq!(unsafe { vmm_stats(self.0, &raw mut stats) }, VMM_OK);
-        stats.reserved_bytes
+        stats
     }
 }
 
@@ -99,6 +103,8 @@ fn memory_of_a_private_pool_comes_back_at_its_end() {
     let kept = pool.allocate(first, 6 * MIB).expect("within the limit");
     let gone = pool.allocate(first, 4 * MIB).expect("within the limit");
     assert_eq!(pool.find(kept.wrapping_byte_add(5)), Some((kept, 6 * MIB)));
+    let stats = pool.stats();
+    assert_eq!((stats.private_pools, stats.private_reserved_bytes), (2, stats.reserved_bytes));
     pool.release(gone);
     assert_eq!(
         pool.allocate(second, 8 * MIB),

@@ -26,6 +26,11 @@
 //!    them on the device ([`CrossStream`]).
 //! 6. Nothing is unmapped before all its fences are reached.
 //!
+//! # Private pools
+//!
+//! [`Pool::private_pool`] keeps memory apart for one user, as for graphs that are captured: it stays
+//! mapped where it is, and serves allocations from that [`PrivatePool`] alone while it lives.
+//!
 //! # What it guarantees
 //!
 //! Reserved memory never exceeds the limit. A call that fails changes nothing. Allocate and release
