@@ -44,6 +44,8 @@ pub(crate) struct Budget {
     peak: u64,
     /// What would be live if the request under way could be served; it is no peak before it is.
     wish: u64,
+    /// Nothing is made ahead above this: what a trim released is not made again before memory is short.
+    trimmed_to: u64,
     /// The most live bytes since `window_start`, and in the window before.
     window_peak: u64,
     last_window_peak: u64,
@@ -65,6 +67,7 @@ impl Budget {
             time_to_live,
             peak: 0,
             wish: 0,
+            trimmed_to: u64::MAX,
             window_peak: 0,
             last_window_peak: 0,
             window_start: Duration::ZERO,
@@ -75,6 +78,21 @@ impl Budget {
     /// Notes what would be live with the request under way; 0 when it is over.
     pub(crate) fn wish(&mut self, bytes: u64) {
         self.wish = bytes;
+    }
+
+    /// Notes that the program wants no more than `keep` bytes reserved for now.
+    pub(crate) fn trim_to(&mut self, keep: u64) {
+        self.trimmed_to = keep;
+    }
+
+    /// Notes that memory had to be found for a request, or that there may be more of it.
+    pub(crate) fn end_trim(&mut self) {
+        self.trimmed_to = u64::MAX;
+    }
+
+    /// Whether frames that go are made anew as others.
+    pub(crate) fn may_exchange(&self) -> bool {
+        self.trimmed_to == u64::MAX
     }
 
     /// Notes that frames had to move so that a request could be served.
@@ -113,7 +131,8 @@ impl Budget {
 
     /// Up to here frames are made ahead of need.
     pub(crate) fn ahead(&self) -> u64 {
-        self.known_level().unwrap_or(permille(self.recent_peak(), AHEAD_PERMILLE))
+        let level = self.known_level().unwrap_or(permille(self.recent_peak(), AHEAD_PERMILLE));
+        level.min(self.trimmed_to)
     }
 
     fn recent_peak(&self) -> u64 {

@@ -209,7 +209,7 @@ impl State {
     fn exchange_long_frame(&mut self, means: Means) -> bool {
         // No more than the peak in all, or a program in which long frames come back would be served
         // by their exchange for ever.
-        let spent = self.exchanged_bytes >= self.budget.peak();
+        let spent = self.exchanged_bytes >= self.budget.peak() || !self.budget.may_exchange();
         let Some(too_long) = self.budget.too_long(LARGE).filter(|_| !spent) else { return false };
         let mut found = false;
         let mut exchanged = 0;

@@ -301,7 +301,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
 
     /// Releases idle frames whose uses are over until at most `keep` bytes are reserved. Never
     /// waits, but for the device's own waits without [`Stats::remapping`]; memory that queued work still
-    /// uses goes later, during maintenance. Returns the bytes released meanwhile, by whomever.
+    /// uses goes later, during maintenance. Until memory is short again nothing is made ahead of need
+    /// above `keep`. Returns the bytes released meanwhile, by whomever.
     ///
     /// # Errors
     /// The first device call that failed; what was released before stays released.
@@ -320,13 +321,21 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// Sets the limit in bytes. A limit below what is reserved stops growth at once; [`Self::trim`]
     /// brings the pool below it.
     pub fn set_limit(&self, limit: Option<u64>) {
-        self.handle.shared.lock().budget.limit = limit;
+        {
+            let mut state = self.handle.shared.lock();
+            state.budget.limit = limit;
+            state.budget.end_trim();
+        }
         self.wake_worker();
     }
 
     /// Sets the target in bytes.
     pub fn set_target(&self, target: Option<u64>) {
-        self.handle.shared.lock().budget.target = target;
+        {
+            let mut state = self.handle.shared.lock();
+            state.budget.target = target;
+            state.budget.end_trim();
+        }
         self.wake_worker();
     }
 

@@ -415,8 +415,11 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         let (mut state, outcome) = self.lock_with_peers(outcome);
         let result = match (&outcome.work, &outcome.result) {
             (Work::Grow(growth), Ok(done)) => {
-                if want.is_some() && growth.moves() {
-                    state.budget.moved_for_a_request(now);
+                if want.is_some() {
+                    state.budget.end_trim();
+                    if growth.moves() {
+                        state.budget.moved_for_a_request(now);
+                    }
                 }
                 Ok(state.finish_growth(growth, &done.made, want))
             }
@@ -469,6 +472,8 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 if self.capturing(&state)? {
                     break;
                 }
+                // Each time: a request that was short of memory meanwhile has ended it.
+                state.budget.trim_to(keep);
                 state.poll(&*self.device, READY, CrossStream::WhenReached)?;
                 let step = state.step_trimming(&*self.device, keep, self.means())?;
                 let fences = if step.is_none() && wait {
