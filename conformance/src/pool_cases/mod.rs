@@ -38,6 +38,7 @@ macro_rules! with_pool_cases {
             released_short_leases_pin_no_frame
             moved_frames_carry_no_work_with_them
             trimming_releases_what_is_idle_and_nothing_else
+            what_a_trim_released_is_not_made_again
             memory_on_its_way_out_serves_a_request
             maintenance_comes_to_an_end
 

@@ -3,7 +3,7 @@
 use super::scene::{PoolScene, WORK, maintain, take, whole};
 use crate::harness::{Harness, Use};
 use crate::outcome::{CaseResult, Need, ensure, ensure_eq};
-use vmm_core::{CrossStream, PoolOptions};
+use vmm_core::{CrossStream, Maintenance, PoolOptions};
 
 /// pytorch#189504
 pub(super) fn a_miss_waits_and_searches_again<H: Harness>(h: &H) -> CaseResult {
@@ -304,6 +304,45 @@ pub(super) fn trimming_releases_what_is_idle_and_nothing_else<H: Harness>(h: &H)
     s.audit(&pool)?;
     drop(take::<H>(&pool, 8 * s.page, stream)?);
     drop(pool);
+    s.close()
+}
+
+/// A pool that makes its limit ahead of need would undo a trim at once, or keep it from its end.
+pub(super) fn what_a_trim_released_is_not_made_again<H: Harness>(h: &H) -> CaseResult {
+    let s = PoolScene::new(h)?;
+    s.device.need(Need::Remapping)?;
+    let stream = s.stream()?;
+    let pool = s.limited(32 * s.page, CrossStream::WaitOnDevice)?;
+    drop(take::<H>(&pool, s.page, stream)?);
+    maintain::<H>(&pool)?;
+    let ahead = pool.stats().reserved_bytes;
+    ensure!(ahead >= 31 * s.page, "{ahead} bytes ahead of need, of a limit of 32 pages");
+    for keep in [12 * s.page, 0] {
+        pool.trim_and_wait(keep)?;
+        // Queued unbinds are over when the device says so.
+        h.synchronize()?;
+        pool.trim_and_wait(keep)?;
+        maintain::<H>(&pool)?;
+        let kept = pool.stats().reserved_bytes;
+        ensure!(kept <= keep, "{kept} bytes, {keep} were to be kept");
+    }
+    drop(take::<H>(&pool, 2 * s.page, stream)?);
+    maintain::<H>(&pool)?;
+    let reserved = pool.stats().reserved_bytes;
+    ensure!(reserved >= 31 * s.page, "{reserved} bytes, after memory was short");
+    pool.trim_and_wait(0)?;
+    pool.set_limit(Some(16 * s.page));
+    maintain::<H>(&pool)?;
+    let reserved = pool.stats().reserved_bytes;
+    ensure!(reserved >= 15 * s.page, "{reserved} bytes under a new limit");
+    // The same beside the worker: a trim that it kept going would not come back.
+    let options = PoolOptions { maintenance: Maintenance::Worker, ..s.options(32 * s.page) };
+    let busy = s.pool(options)?;
+    for _ in 0..10 {
+        drop(take::<H>(&busy, s.page, stream)?);
+        busy.trim_and_wait(0)?;
+    }
+    drop((pool, busy));
     s.close()
 }
 
