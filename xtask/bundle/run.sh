@@ -9,6 +9,7 @@
 #   probe      what the command says about the card
 #   traces     replays every trace with --check, and beside it what the mock device predicts with the
 #              costs that the probe measured
+#   vulkan     what the command says about the best Vulkan device, its binds, and the traces on it
 #   memcheck   a short replay under compute-sanitizer
 #   c          the C example, on the card
 #   load       what waits under a kernel of 200 ms
@@ -27,7 +28,7 @@ mkdir -p "$out"
 traces=${TRACES:-$here/traces}
 python=${PYTHON:-python3}
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(tests probe traces memcheck c load cycles table)
+[ ${#parts[@]} -gt 0 ] || parts=(tests probe traces vulkan memcheck c load cycles table)
 passed=0 failed=0 skipped=0
 
 say() { echo "== $*"; }
@@ -102,6 +103,19 @@ traces() {
     step "prediction" "$python" "$here/src/tables.py" prediction "$out/replay-mock.json" "$out/replay-cuda.json"
 }
 
+vulkan() {
+    local replay=("$here/bin/vmm" replay "$traces" --device vulkan --limit 1.10x --no-progress)
+    "$here/bin/vmm" probe --device vulkan --json >"$out/probe-vulkan.json"
+    if grep -q '"virtual_memory": null' "$out/probe-vulkan.json"; then
+        skip vulkan "$(grep -a '"unavailable"' "$out/probe-vulkan.json")"
+        return
+    fi
+    step "probe of Vulkan" "$here/bin/vmm" probe --device vulkan
+    step "binds" "$here/bin/bind_table"
+    step "replay on Vulkan" "${replay[@]}" --check
+    "${replay[@]}" --json >"$out/replay-vulkan.json"
+}
+
 memcheck() {
     local tool=compute-sanitizer
     command -v $tool >/dev/null || tool=/usr/local/cuda/bin/compute-sanitizer
@@ -154,7 +168,7 @@ table() {
 
 for part in "${parts[@]}"; do
     case $part in
-    tests | probe | traces | memcheck | c | load | cycles | table)
+    tests | probe | traces | vulkan | memcheck | c | load | cycles | table)
         say "$part"
         $part
         ;;

@@ -20,9 +20,9 @@ const NEWEST: u32 = vk::API_VERSION_1_3;
 /// The loader, in memory for the life of the process.
 static LOADER: OnceLock<ash::Entry> = OnceLock::new();
 
-/// The instance that all devices share that no validation layer watches. It is never destroyed: the
-/// loader takes drivers out of memory with the last instance, and NVIDIA's (580) cannot be loaded more
-/// than some thirty times in a process.
+/// The instance that all devices share that no validation layer watches. It is never destroyed: with
+/// NVIDIA's driver (580.159) a process that had made and destroyed some thirty, one after the other, got no
+/// device any more. The loader unloads drivers with the last instance.
 static SHARED: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
 
 /// An instance that is destroyed with this value.
@@ -46,8 +46,8 @@ fn loader() -> Result<&'static ash::Entry, Unavailable> {
 }
 
 impl Instance {
-    /// The one that is shared. Without it in the way of others: a validation layer that watches speaks
-    /// of one device only if that has an instance of its own.
+    /// The one that is shared. Only for devices that nobody watches: what a validation layer says is of
+    /// one device only if that has an instance of its own.
     pub(crate) fn shared() -> Result<Arc<Self>, Unavailable> {
         // Held meanwhile, for some drivers cannot make two at once.
         let mut shared = SHARED.lock();

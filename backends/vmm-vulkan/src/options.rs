@@ -11,7 +11,8 @@ pub struct VulkanOptions {
     /// Which device.
     pub choice: DeviceChoice,
     /// Whether the validation layer watches: see [`crate::VulkanDevice::messages`]. It must be
-    /// installed.
+    /// installed. The device then has a Vulkan instance of its own; all others share one, which lives
+    /// as long as the process.
     pub validation: bool,
     /// How many queues there are for streams at most. More streams than queues share them.
     pub queues: u32,

@@ -21,6 +21,8 @@ pub(super) fn a_failed_growth_is_undone<H: Harness>(h: &H) -> CaseResult {
     let ops = [DeviceOp::Map, DeviceOp::MakeFrame, DeviceOp::SetAccess];
     let counts = {
         let pool = s.limited(16 * s.page, CrossStream::WaitOnDevice)?;
+        // As below, for it may leave a part of a frame to the next one.
+        let _kept = take::<H>(&pool, s.page, stream)?;
         let before = ops.map(|op| s.faulty.units(op));
         grow(&pool)?;
         let mut counts = ops.map(|op| s.faulty.units(op));
@@ -61,7 +63,7 @@ pub(super) fn what_could_not_be_undone_is_not_used<H: Harness>(h: &H) -> CaseRes
     let s = PoolScene::new(h)?;
     s.device.need(Need::Aliases)?;
     let stream = s.stream()?;
-    let pool = s.limited(8 * s.page, CrossStream::WaitOnDevice)?;
+    let pool = s.limited(8 * s.page + s.edges(4), CrossStream::WaitOnDevice)?;
     // Every other page is free, so that a long lease needs a move.
     let mut kept = Vec::new();
     let pieces = [0; 8].map(|_| take::<H>(&pool, s.page, stream));

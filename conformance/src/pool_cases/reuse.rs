@@ -110,7 +110,7 @@ pub(super) fn one_slow_stream_does_not_hold_up_the_others<H: Harness>(h: &H) -> 
     // A release of a plain frame may wait for all work, and so for what is held up here.
     s.device.need(Need::Remapping)?;
     let (slow, quick, taker) = (s.stream()?, s.stream()?, s.stream()?);
-    let pool = s.limited(8 * s.page, CrossStream::WhenReached)?;
+    let pool = s.limited(8 * s.page + s.edges(7), CrossStream::WhenReached)?;
     // The first to be released is the last to be done.
     let held = take::<H>(&pool, s.page, slow)?;
     h.occupy(slow, &[Use::Read(whole::<H>(&held))])?;
@@ -230,7 +230,8 @@ pub(super) fn moved_frames_carry_no_work_with_them<H: Harness>(h: &H) -> CaseRes
     let s = PoolScene::new(h)?;
     s.device.need(Need::Remapping)?;
     let stream = s.stream()?;
-    let pool = s.limited(8 * s.page, CrossStream::WaitOnDevice)?;
+    let limit = 8 * s.page + s.edges(4);
+    let pool = s.limited(limit, CrossStream::WaitOnDevice)?;
     for round in 0..6_u8 {
         // Pieces with others between them, so that the next long one needs a move.
         let mut pieces = Vec::new();
@@ -250,7 +251,7 @@ pub(super) fn moved_frames_carry_no_work_with_them<H: Harness>(h: &H) -> CaseRes
             s.expect(lease, stream, round)?;
         }
         s.expect(&long, stream, 100 + round)?;
-        ensure!(pool.stats().reserved_bytes <= 8 * s.page, "the limit was passed");
+        ensure!(pool.stats().reserved_bytes <= limit, "the limit was passed");
         drop((kept, long));
         maintain::<H>(&pool)?;
         s.audit(&pool)?;

@@ -38,6 +38,14 @@ impl<'a, H: Harness> PoolScene<'a, H> {
         Ok(Self { device, harness, faulty, page })
     }
 
+    /// What so many pieces of free memory, of whole pages, may lose at their ends to frames that reach
+    /// beyond them, in bytes. A pool with a limit of a few pages has frames that divide a page, unless
+    /// the granule is fine.
+    pub(super) fn edges(&self, pieces: u64) -> u64 {
+        let longest = self.page / 16;
+        if self.device.granule >= longest / 2 { 0 } else { 2 * pieces * longest }
+    }
+
     /// Options of a pool that does nothing by itself and has a limit.
     pub(super) fn options(&self, limit: u64) -> PoolOptions {
         PoolOptions {

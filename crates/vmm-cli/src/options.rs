@@ -148,7 +148,7 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "DEVICE", default_value = "mock")]
     pub device: DeviceOption,
 
-    /// What calls cost on the mock: the output of 'vmm probe --json' on a card [default: an H200]
+    /// What calls cost on the mock: the output of 'vmm probe --json' on a CUDA card [default: an H200]
     ///
     /// Times between the measured lengths are interpolated. What a probe does not measure (peer
     /// access, copies and fills) and what the file lacks costs what it does on an H200.

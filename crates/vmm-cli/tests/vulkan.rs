@@ -72,6 +72,10 @@ fn a_probe_knows_the_device() {
     for known in ["name", "driver_version", "vulkan", "calls"] {
         assert!(!found[known].is_null(), "{known}: {found}");
     }
+    let keys = |value: &Value| -> Vec<String> {
+        value.as_object().expect("an object").keys().cloned().collect()
+    };
+    assert_eq!(keys(&found), keys(&json(&["probe", "--device", "mock", "--json"])));
     assert_eq!(found["virtual_memory"]["queued_binds"], true);
     let heaps = found["vulkan"]["heaps"].as_array().expect("a list");
     let frames = heaps.iter().filter(|heap| heap["frames"] == true);

@@ -25,6 +25,15 @@ const UNMAPS_PER_STEP: usize = 4;
 /// Free bytes that are kept ahead for short leases.
 const SMALL_AHEAD_FRAMES: u64 = 1;
 
+/// How many bytes stay when idle frames go.
+#[derive(Clone, Copy)]
+enum Keep {
+    /// No fewer: what is above a level, by less than a frame, would be made again.
+    AtLeast(u64),
+    /// No more.
+    AtMost(u64),
+}
+
 impl State {
     /// The next thing to do, or `None`. `capturing`: only calls that a capture allows.
     pub(crate) fn next_step<D: VirtualMemoryDevice + ?Sized>(
@@ -57,7 +66,7 @@ impl State {
         let excess =
             self.budget.excess(now, self.counters.live_bytes, self.counters.reserved_bytes);
         if excess >= self.budget.granule
-            && self.expel(self.counters.reserved_bytes - excess, means) > 0
+            && self.expel(Keep::AtLeast(self.counters.reserved_bytes - excess), means) > 0
         {
             return self.step_removing(device);
         }
@@ -187,17 +196,20 @@ impl State {
         if self.plain {
             return Ok(self.release_idle_region(keep));
         }
-        self.expel(keep, means);
+        self.expel(Keep::AtMost(keep), means);
         self.step_removing(device)
     }
 
-    /// Marks idle frames as leaving until at most `keep` bytes stay; says how many bytes will go.
-    pub(crate) fn expel(&mut self, keep: u64, means: Means) -> u64 {
+    /// Marks idle frames as leaving, as many as `keep` says; says how many bytes will go.
+    fn expel(&mut self, keep: Keep, means: Means) -> u64 {
         let leaving: u64 = self.frames.leaving.iter().map(|id| self.frames.frames[*id].len).sum();
         let mut staying = self.counters.reserved_bytes - leaving;
         let before = staying;
         self.send_away_idle(means, |frame| {
-            let goes = staying >= keep.saturating_add(frame.len);
+            let goes = match keep {
+                Keep::AtLeast(bytes) => staying >= bytes.saturating_add(frame.len),
+                Keep::AtMost(bytes) => staying > bytes,
+            };
             staying -= if goes { frame.len } else { 0 };
             goes
         });

@@ -33,6 +33,9 @@ struct Probe {
 #[derive(Deserialize)]
 struct VirtualMemory {
     remapping: bool,
+    /// Older probes do not say: they knew no device that does.
+    #[serde(default)]
+    queued_binds: bool,
 }
 
 #[derive(Deserialize)]
@@ -73,9 +76,14 @@ fn text(file: &Path) -> io::Result<Vec<u8>> {
 fn costs(json: &[u8]) -> Result<CostModel, String> {
     let probe: Probe = serde_json::from_slice(json)
         .map_err(|e| format!("this is no output of 'vmm probe --json' ({e})"))?;
-    if probe.virtual_memory.is_some_and(|memory| !memory.remapping) {
+    if probe.virtual_memory.as_ref().is_some_and(|memory| !memory.remapping) {
         // The mock can, and would mix the costs of two cards.
         return Err("the probed card cannot remap memory, which the mock does".to_owned());
+    }
+    if probe.virtual_memory.is_some_and(|memory| memory.queued_binds) {
+        return Err("the probed device binds behind its calls (Vulkan), and the mock during \
+                    them; probe a CUDA card"
+            .to_owned());
     }
     let (calls, frames) = (probe.calls.unwrap_or_default(), probe.frames.unwrap_or_default());
     if calls.is_empty() && frames.is_empty() {
@@ -231,6 +239,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         assert!(wrong("true", "false").contains("cannot remap"));
+        assert!(wrong("true,", "true, \"queued_binds\": true,").contains("probe a CUDA card"));
         assert_eq!(wrong("25.54", "-1"), "set_access_us of -1.0 us is no time of a call");
         assert_eq!(wrong("0.772", "1e300"), "record of 1e300 us is no time of a call");
         assert_eq!(

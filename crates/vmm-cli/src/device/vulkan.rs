@@ -125,3 +125,53 @@ impl Drop for Load {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::card_contents::CardContents;
+    use super::*;
+    use vmm_core::device::{FrameKind, Mapping};
+    use vmm_replay::{Contents as _, WrongLease};
+
+    #[test]
+    fn a_changed_byte_is_named_once() {
+        let card = match VulkanCard::open(&DeviceChoice::Best) {
+            Ok(card) => Arc::new(card),
+            Err(why) => {
+                assert!(std::env::var_os("VMM_REQUIRE_VULKAN").is_none(), "{why}");
+                println!("skipped: {why}");
+                return;
+            }
+        };
+        let (device, stream) = (card.device(), card.make_stream().expect("a stream"));
+        let contents = CardContents::new(&card).expect("shaders");
+        let len = device.properties().granule;
+        let frame = device.make_frame(len, FrameKind::Device).expect("memory");
+        let range = AddrRange { addr: device.reserve(len, len).expect("addresses"), len };
+        let bound = device.map(&[Mapping { range, frame }], &[]).expect("legal");
+        device.stream_wait(stream, bound).expect("legal");
+        let half =
+            |index: u64| AddrRange { addr: range.addr.offset(index * len / 2), len: len / 2 };
+        let expect = |wrong_bytes| {
+            for lease in [0, 1] {
+                contents.check(lease, half(lease), stream).expect("queued");
+            }
+            let faults = contents.finish().expect("the device works");
+            assert_eq!(faults.wrong_bytes, wrong_bytes);
+            let wrong = WrongLease { lease: 1, offset: 5 };
+            assert_eq!(faults.first, vec![wrong; usize::from(wrong_bytes > 0)]);
+        };
+        for lease in [0, 1] {
+            contents.fill(lease, half(lease), stream).expect("queued");
+        }
+        expect(0);
+        device.fill(half(1).addr.offset(5), 0xa7, 1, stream).expect("queued");
+        expect(1);
+        contents.fill(1, half(1), stream).expect("queued");
+        expect(1);
+        let unbound = device.unmap(&[range], &[]).expect("legal");
+        assert_eq!(device.wait(unbound, PATIENCE), Ok(true));
+        device.release_frame(frame).expect("legal");
+        device.free_region(range.addr, len).expect("legal");
+    }
+}
