@@ -6,8 +6,8 @@ use vmm_core::device::AddrRange;
 
 /// Work that a stream has captured: see [`crate::MockDevice::end_capture`].
 ///
-/// Like a graph of a card it keeps the addresses that its work was captured with, and keeps nobody from
-/// unmapping them.
+/// Like a graph of a card it keeps the addresses that its work was captured with, and keeps nobody
+/// from unmapping them.
 #[derive(Clone, Debug, Default)]
 pub struct Graph(pub(crate) Vec<Node>);
 

@@ -499,26 +499,25 @@ vmm_status_t vmm_find(vmm_pool_t *pool, const void *ptr, vmm_lease_t *lease);
 /// Makes a private pool and writes its number to `id`: from 1 on, and never used twice in one pool.
 ///
 /// A private pool has addresses of its own. Its memory stays mapped where it is and serves its own
-/// allocations only, until it is released: as a captured graph needs it, which uses the addresses that it was
-/// captured with whenever it runs. Limit, accounts and streams are those of the pool. It has no
-/// memory before the first allocation.
+/// allocations only, until it is released: as a captured graph needs it, which uses the addresses
+/// that it was captured with whenever it runs. Limit, accounts and streams are those of the pool.
+/// It has no memory before the first allocation.
 ///
 /// `VMM_OUT_OF_MEMORY` if 127 others live or have leases. On an error `id` is set to 0.
 ///
 /// Needs:
 /// `pool` is NULL or lives, `id` is NULL or can be written.
-vmm_status_t vmm_private_create(vmm_pool_t *pool,
-                                uint64_t *id);
+vmm_status_t vmm_private_create(vmm_pool_t *pool, uint64_t *id);
 
-/// As `vmm_allocate`, from a private pool. While a stream captures it asks nothing of it: memory comes
-/// from what the private pool has free for that stream, from idle memory of the pool that no queued
-/// work uses, or is made.
+/// As `vmm_allocate`, from a private pool. While a stream captures it asks nothing of it: memory
+/// comes from what the private pool has free for that stream, from idle memory of the pool that no
+/// queued work uses, or is made.
 ///
-/// What is released during a capture is used again by what the stream captures later. Afterwards it is
-/// free for later captures: the program orders the launches of graphs that share a private pool.
+/// What is released during a capture is used again by what the stream captures later. Afterwards it
+/// is free for later captures: the program orders the launches of graphs that share a private pool.
 ///
-/// The lease is one like all others: `vmm_release`, `vmm_share`, `vmm_used_on` and `vmm_find` take its
-/// address. `VMM_INVALID_ARGUMENT` if there is no private pool of this number.
+/// The lease is one like all others: `vmm_release`, `vmm_share`, `vmm_used_on` and `vmm_find` take
+/// its address. `VMM_INVALID_ARGUMENT` if there is no private pool of this number.
 ///
 /// Needs:
 /// `pool` is NULL or lives, `ptr` is NULL or can be written.
@@ -546,15 +545,14 @@ vmm_status_t vmm_private_allocate_at(vmm_pool_t *pool,
                                      vmm_stream_t stream,
                                      uint32_t owner);
 
-/// Ends a private pool: nothing can be allocated from it any more, and its number means nothing. Its
-/// memory goes back to the pool as its leases end, once all work has passed that is queued by then
-/// on any stream that the pool has seen; launches of its graphs on other streams must be over. Makes no
-/// device call. `VMM_INVALID_ARGUMENT` if there is no private pool of this number.
+/// Ends a private pool: nothing can be allocated from it any more, and its number means nothing.
+/// Its memory goes back to the pool as its leases end, once all work has passed that is queued by
+/// then on any stream that the pool has seen; launches of its graphs on other streams must be over.
+/// Makes no device call. `VMM_INVALID_ARGUMENT` if there is no private pool of this number.
 ///
 /// Needs:
 /// `pool` is NULL or lives.
-vmm_status_t vmm_private_release(vmm_pool_t *pool,
-                                 uint64_t id);
+vmm_status_t vmm_private_release(vmm_pool_t *pool, uint64_t id);
 
 /// Lets a further device use all memory of the pool: what there is before the call returns, and
 /// what is made later. Costs about a millisecond for each piece of memory on real cards.

@@ -1,4 +1,5 @@
-//! Private pools by number: memory at addresses of its own that stays where it is, for captured graphs.
+//! Private pools by number: memory at addresses of its own that stays where it is, for captured
+//! graphs.
 
 use crate::device::AnyDevice;
 use crate::error::Fault;
@@ -45,9 +46,9 @@ impl From<AllocAtError> for Fault {
 /// Makes a private pool and writes its number to `id`: from 1 on, and never used twice in one pool.
 ///
 /// A private pool has addresses of its own. Its memory stays mapped where it is and serves its own
-/// allocations only, until it is released: as a captured graph needs it, which uses the addresses that it was
-/// captured with whenever it runs. Limit, accounts and streams are those of the pool. It has no
-/// memory before the first allocation.
+/// allocations only, until it is released: as a captured graph needs it, which uses the addresses
+/// that it was captured with whenever it runs. Limit, accounts and streams are those of the pool.
+/// It has no memory before the first allocation.
 ///
 /// `VMM_OUT_OF_MEMORY` if 127 others live or have leases. On an error `id` is set to 0.
 ///
@@ -68,15 +69,15 @@ pub unsafe extern "C" fn vmm_private_create(pool: *mut vmm_pool_t, id: *mut u64)
     unsafe { guard::with_pool(pool, body) }
 }
 
-/// As `vmm_allocate`, from a private pool. While a stream captures it asks nothing of it: memory comes
-/// from what the private pool has free for that stream, from idle memory of the pool that no queued
-/// work uses, or is made.
+/// As `vmm_allocate`, from a private pool. While a stream captures it asks nothing of it: memory
+/// comes from what the private pool has free for that stream, from idle memory of the pool that no
+/// queued work uses, or is made.
 ///
-/// What is released during a capture is used again by what the stream captures later. Afterwards it is
-/// free for later captures: the program orders the launches of graphs that share a private pool.
+/// What is released during a capture is used again by what the stream captures later. Afterwards it
+/// is free for later captures: the program orders the launches of graphs that share a private pool.
 ///
-/// The lease is one like all others: `vmm_release`, `vmm_share`, `vmm_used_on` and `vmm_find` take its
-/// address. `VMM_INVALID_ARGUMENT` if there is no private pool of this number.
+/// The lease is one like all others: `vmm_release`, `vmm_share`, `vmm_used_on` and `vmm_find` take
+/// its address. `VMM_INVALID_ARGUMENT` if there is no private pool of this number.
 ///
 /// # Safety
 /// `pool` is NULL or lives, `ptr` is NULL or can be written.
@@ -128,10 +129,10 @@ pub unsafe extern "C" fn vmm_private_allocate_at(
     unsafe { guard::with_pool(pool, body) }
 }
 
-/// Ends a private pool: nothing can be allocated from it any more, and its number means nothing. Its
-/// memory goes back to the pool as its leases end, once all work has passed that is queued by then
-/// on any stream that the pool has seen; launches of its graphs on other streams must be over. Makes no
-/// device call. `VMM_INVALID_ARGUMENT` if there is no private pool of this number.
+/// Ends a private pool: nothing can be allocated from it any more, and its number means nothing.
+/// Its memory goes back to the pool as its leases end, once all work has passed that is queued by
+/// then on any stream that the pool has seen; launches of its graphs on other streams must be over.
+/// Makes no device call. `VMM_INVALID_ARGUMENT` if there is no private pool of this number.
 ///
 /// # Safety
 /// `pool` is NULL or lives.

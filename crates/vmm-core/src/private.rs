@@ -1,8 +1,8 @@
 //! Private pools: memory that one user keeps apart, at addresses that nobody else gets.
 //!
 //! A captured graph uses the addresses it was captured with whenever it runs, without telling the
-//! pool. So what it uses must stay mapped where it is, and must not go to anybody whose work the graph could
-//! meet. Both hold for the memory of a private pool for as long as it lives.
+//! pool. So what it uses must stay mapped where it is, and must not go to anybody whose work the
+//! graph could meet. Both hold for the memory of a private pool for as long as it lives.
 
 use crate::arena::{GENERAL, PairId};
 use crate::bins::UNIT;
@@ -25,24 +25,25 @@ use std::sync::Arc;
 /// addresses must not be shared.
 ///
 /// While it lives its frames stay mapped where they are, and serve allocations from it alone. The
-/// limit, the accounts and the rules of streams are those of the pool. New frames are made as they are needed, of
-/// little more than that, and idle frames of the pool come in; what the private pool has free goes to
-/// nobody else.
+/// limit, the accounts and the rules of streams are those of the pool. New frames are made as they
+/// are needed, of little more than that, and idle frames of the pool come in; what the private pool
+/// has free goes to nobody else.
 ///
 /// # Graphs
 ///
 /// Allocations on a stream that captures take what the private pool has free for that stream, idle
-/// frames of the pool that no queued work uses, or new frames. They ask nothing of a capturing stream. What is
-/// released during a capture is used again by what the stream captures later. After the capture it is
-/// free for later captures and other allocations from the same private pool: the program orders the
-/// graph's launches against these, and among each other, as it must for the bytes they share.
+/// frames of the pool that no queued work uses, or new frames. They ask nothing of a capturing
+/// stream. What is released during a capture is used again by what the stream captures later. After
+/// the capture it is free for later captures and other allocations from the same private pool: the
+/// program orders the graph's launches against these, and among each other, as it must for the
+/// bytes they share.
 ///
 /// # The end
 ///
-/// Clones are the same private pool. When the last is dropped nothing can be allocated from it any more, and
-/// its memory goes back to the pool as its leases end, once all work has passed that is queued by then on any stream that the
-/// pool knows: launches of the graphs on other streams must be over. No device call is made for
-/// that. Leases may outlive it.
+/// Clones are the same private pool. When the last is dropped nothing can be allocated from it any
+/// more, and its memory goes back to the pool as its leases end, once all work has passed that is
+/// queued by then on any stream that the pool knows: launches of the graphs on other streams must
+/// be over. No device call is made for that. Leases may outlive it.
 pub struct PrivatePool<D: VirtualMemoryDevice + 'static> {
     tenant: Arc<Tenant<D>>,
 }
@@ -135,8 +136,8 @@ impl<D: VirtualMemoryDevice + 'static> PrivatePool<D> {
         Ok(pool.lease(obtained, request))
     }
 
-    /// Exactly the free range of `len` bytes at `addr`: so leases can be put back where they were in
-    /// memory that the private pool has had since, as the checkpoints of CUDA graph trees want.
+    /// Exactly the free range of `len` bytes at `addr`: so leases can be put back where they were
+    /// in memory that the private pool has had since, as the checkpoints of CUDA graph trees want.
     ///
     /// # Errors
     /// [`AllocAtError::NotFree`], and [`AllocAtError::Device`] if the device failed.

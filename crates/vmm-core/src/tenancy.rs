@@ -1,8 +1,9 @@
 //! Tenancies: which pair of arenas belongs to which private pool.
 //!
 //! A private pool has a pair of arenas to itself. So its addresses are its own, and what is mapped
-//! there stays: whoever looks for idle frames looks into the general pair. Frames come in as new ones
-//! or as idle ones of the general pair, and go out together, when the private pool is released.
+//! there stays: whoever looks for idle frames looks into the general pair. Frames come in as new
+//! ones or as idle ones of the general pair, and go out together, when the private pool is
+//! released.
 //!
 //! | pair | memory in it | becomes |
 //! |---|---|---|
@@ -11,8 +12,8 @@
 //! | released | frames that its last leases hold | vacant, when these have ended |
 //!
 //! Frames that go out are *leaving*: they serve the next request that wants them, of whatever pool,
-//! and if nobody does they are released. A private pool that comes next, in the same pair, takes them
-//! back by [recall](crate::recall) where they were, without a device call.
+//! and if nobody does they are released. A private pool that comes next, in the same pair, takes
+//! them back by [recall](crate::recall) where they were, without a device call.
 //!
 //! A captured graph may have been launched on any stream. So when a private pool is released, its
 //! memory counts as in use by all that is queued on every stream by then.
@@ -64,8 +65,8 @@ pub(crate) struct Tenancies {
     /// By pair, from the one behind the general one on.
     pairs: Vec<Tenancy>,
     made: u64,
-    /// Where work ends that may use memory of private pools released lately: fences are recorded there
-    /// as soon as the device may be called, for idle streams have passed them at once.
+    /// Where work ends that may use memory of private pools released lately: fences are recorded
+    /// there as soon as the device may be called, for idle streams have passed them at once.
     unfenced: Vec<Point>,
 }
 
@@ -210,8 +211,8 @@ impl State {
         }
     }
 
-    /// Where nothing can be mapped: the frames of an arena that nobody holds become general memory as
-    /// they are, once `points` are reached.
+    /// Where nothing can be mapped: the frames of an arena that nobody holds become general memory
+    /// as they are, once `points` are reached.
     fn hand_over(&mut self, arena: ArenaId, points: &[Point]) {
         let to = SMALL + (arena - pair_of(arena));
         let free: Vec<_> = self.arenas[arena]

@@ -1,8 +1,8 @@
 //! Graphs that are launched again and again beside a general pool that is short of memory.
 //!
-//! A graph of the mock device checks at each launch that its memory is where it was when it was captured,
-//! and its work checks the bytes that it has written itself. So memory that left its private pool, or
-//! that came back to others before the last launch was over, shows.
+//! A graph of the mock device checks at each launch that its memory is where it was when it was
+//! captured, and its work checks the bytes that it has written itself. So memory that left its
+//! private pool, or that came back to others before the last launch was over, shows.
 #![allow(missing_docs)]
 
 use proptest::prelude::*;
@@ -15,7 +15,8 @@ const LIMIT: u64 = 96 * MIB;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Captures a graph that uses so many leases, in a private pool of its own or in that of a graph.
+    /// Captures a graph that uses so many leases, in a private pool of its own or in that of a
+    /// graph.
     Capture {
         lens: Vec<u64>,
         shared: Option<usize>,
