@@ -12,8 +12,8 @@ parts:
   encoder   an encoder of the size of BERT-base at varying lengths
   batch     the largest batch of that in a fixed budget
 
-FOLDER has the programs workloads.py and more_workloads.py. Prints tables in Markdown, and writes all
-figures to OUT.json as they come. A process that fails is shown as what it is.
+FOLDER has the programs workloads.py and more_workloads.py. Prints tables in Markdown, and writes
+all figures to OUT.json as they come. A process that fails is shown as what it is.
 """
 
 import argparse
@@ -178,7 +178,13 @@ def times(session):
             row.append(shown(relative))
         rows.append(row)
     names = ["expandable", "vmm", "vmm, target 1.015", "vmm, limit 1.03"]
-    rows.append(["geometric mean", "", *(shown(geometric_mean(means[n])) if n in means else "" for n in names)])
+    rows.append(
+        [
+            "geometric mean",
+            "",
+            *(shown(geometric_mean(means[n])) if n in means else "" for n in names),
+        ]
+    )
     heads = ["program", "native s", *names]
     table(f"Time over the native allocator's, median of {session.options.repeats}", heads, rows)
 

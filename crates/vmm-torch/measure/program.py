@@ -47,9 +47,11 @@ class Digest:
     def _leave(self, module, inputs, output):
         self._depth -= 1
         if self._depth == 0 and not self._torch.cuda.is_current_stream_capturing():
-            values = output.values() if hasattr(output, "values") else output
-            values = [values] if self._torch.is_tensor(values) else values or ()
-            for value in values:
+            if self._torch.is_tensor(output):
+                output = [output]
+            elif hasattr(output, "values"):
+                output = output.values()
+            for value in output or ():
                 if self._torch.is_tensor(value):
                     self._add(value)
 

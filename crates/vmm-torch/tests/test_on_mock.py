@@ -8,6 +8,7 @@ import unittest
 from pathlib import Path
 
 import support
+
 from vmm_torch import VmmError, build, library
 
 SOURCE = Path(__file__).resolve().parent / "cpp" / "on_mock.cpp"
@@ -32,7 +33,9 @@ class OnMock(unittest.TestCase):
             program = str(Path(folder, "on_mock"))
             command = [build.compiler(), *kept[:1], f"-I{build.SOURCES}", str(SOURCE), *kept[1:]]
             command += ["-Wl,--allow-shlib-undefined", "-o", program]
-            made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            made = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
             self.assertEqual(made.returncode, 0, made.stdout)
             done = subprocess.run(
                 [program, str(libvmm)],

@@ -6,6 +6,7 @@
 #include "source.h"
 
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
+#include <torch/headeronly/version.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -332,6 +333,21 @@ class Allocator final : public ca::CUDAAllocator {
     void attachOutOfMemoryObserver(ca::OutOfMemoryObserver observer) override {
         memory().observe_failures(std::move(observer));
     }
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 12
+    // Requests fail here because there is no memory, and are never rejected before.
+    void attachOomRejectionObserver(ca::OomRejectionObserver) override {}
+
+    std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *ptr) override {
+        std::lock_guard<std::mutex> hold(memory().mutex);
+        Allocation *entry = memory().ledger.find(ptr);
+        return entry != nullptr ? entry->context : nullptr;
+    }
+#endif
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+    bool supportsUserMetadata() override { return true; }
+#endif
 
     void attachAllocatorTraceTracker(ca::AllocatorTraceTracker tracker) override {
         memory().history.track(std::move(tracker));
