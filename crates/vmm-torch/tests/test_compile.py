@@ -6,7 +6,7 @@ import support
 
 
 def setUpModule():
-    torch = support.gpu_or_skip()
+    support.gpu_or_skip()
     try:
         import triton  # noqa: F401
     except ImportError:
