@@ -103,7 +103,8 @@ pub(crate) fn prop(device: ffi::Device, node: c_int, kind: FrameKind) -> Allocat
             Location { kind: LOCATION_DEVICE, id: device }
         }
     };
-    let exportable = kind == FrameKind::Exportable;
+    // NCCL exports the buffers that it registers, and wants them for network cards at the same time.
+    let exportable = matches!(kind, FrameKind::Exportable | FrameKind::Rdma);
     let flags = AllocationFlags {
         gpu_direct_rdma_capable: u8::from(kind == FrameKind::Rdma),
         ..AllocationFlags::default()
@@ -177,8 +178,11 @@ impl Asker {
         let rdma = self.attribute(attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
         let host =
             self.driver.version() >= HOST_FRAMES_SINCE && self.can_make(node, FrameKind::Host);
-        let kinds =
-            [(FrameKind::Exportable, posix), (FrameKind::Rdma, rdma), (FrameKind::Host, host)];
+        let kinds = [
+            (FrameKind::Exportable, posix),
+            (FrameKind::Rdma, posix && rdma),
+            (FrameKind::Host, host),
+        ];
         let others = kinds.into_iter().filter(|(_, offered)| *offered);
         let others = others.filter_map(|(kind, _)| Some((kind, self.granule(node, kind).ok()?)));
         Ok((granule, others.collect()))

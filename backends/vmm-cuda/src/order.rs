@@ -124,10 +124,11 @@ impl CudaDevice {
             return Err(error);
         }
         let captures = self.captures(about, raw, &current);
-        if captures == Ok(false) {
+        let _relaxed = self.context.enter_relaxed(about)?;
+        // A capture may also have begun before the record and ended before the question above.
+        if captures == Ok(false) && !self.was_captured(event) {
             return Ok(Fence { stream, value: line.push(event) });
         }
-        let _relaxed = self.context.enter_relaxed(about)?;
         self.destroy_event(event);
         captures?;
         let detail = "the stream began to capture; record the fence when the capture has ended";
@@ -149,11 +150,15 @@ impl CudaDevice {
         // SAFETY: an event of this device that was recorded and not destroyed: that happens at the
         // device's end only, or where nobody else knows the event.
         match unsafe { (self.context.driver().event_query)(event.0) } {
-            // A capture had begun before the record and ended before the question behind it. Nothing
-            // tells when the work before is done, so that it counts as not done.
-            code::NOT_READY | code::CAPTURED_EVENT => Ok(false),
+            code::NOT_READY => Ok(false),
             result => self.context.check(about, result).map(|()| true),
         }
+    }
+
+    /// Whether an event was recorded in a capture: it stands for no work, and is never done.
+    fn was_captured(&self, event: Event) -> bool {
+        // SAFETY: as in `is_done`.
+        unsafe { (self.context.driver().event_query)(event.0) == code::CAPTURED_EVENT }
     }
 
     pub(crate) fn destroy_event(&self, event: Event) {

@@ -2,6 +2,7 @@
 
 use crate::cost::CostSnapshot;
 use crate::device::MockDevice;
+use crate::graph::{Graph, Node};
 use crate::observe::{Leftovers, Mismatch, Race, Waits};
 use crate::state::Call;
 use crate::work::{Access, AccessKind, Effect, ReadId};
@@ -213,13 +214,36 @@ impl MockDevice {
         assert!(begun, "{stream:?} is capturing already");
     }
 
-    /// Ends a capture. The graph is dropped.
+    /// Ends a capture. The graph can be launched with [`MockDevice::launch_graph`].
     ///
     /// # Panics
     /// If the stream is not capturing.
-    pub fn end_capture(&self, stream: StreamId) {
-        let ended = self.state.lock().streams.set_capturing(stream, false);
+    pub fn end_capture(&self, stream: StreamId) -> Graph {
+        let mut state = self.state.lock();
+        let ended = state.streams.set_capturing(stream, false);
         assert!(ended, "{stream:?} is not capturing");
+        state.captures.remove(&stream).unwrap_or_default()
+    }
+
+    /// Queues all work of a graph, in its order.
+    ///
+    /// # Errors
+    /// `Illegal` if the memory that the graph was captured with is not usable any more where it was: on
+    /// a card it would fault, or meet the bytes of others.
+    pub fn launch_graph(&self, graph: &Graph, stream: StreamId) -> DeviceResult<()> {
+        let mut state = self.state.lock();
+        for Node { duration, uses, effects } in &graph.0 {
+            for (range, captured, writes) in uses {
+                let op = if *writes { DeviceOp::Fill } else { DeviceOp::Copy };
+                let call = Call::on(op, *range);
+                state.check_stream(call, stream)?;
+                if state.resolve(call, *range, stream)? != *captured {
+                    return state.refuse(call, "the memory of a graph has moved");
+                }
+            }
+            state.queue(stream, *duration, uses, effects.clone());
+        }
+        Ok(())
     }
 }
 

@@ -39,6 +39,7 @@ mod address;
 mod bytes;
 mod memory;
 
+mod graph;
 mod order;
 mod stream;
 mod work;
@@ -53,6 +54,7 @@ mod state;
 pub use cost::{CostModel, CostSnapshot, Curve, OpCost};
 pub use device::MockDevice;
 pub use fault::{Faulty, FaultyCall};
+pub use graph::Graph;
 pub use observe::{Leftovers, Mismatch, Race, Waits};
 pub use options::MockOptions;
 pub use stream::BIND_STREAM;

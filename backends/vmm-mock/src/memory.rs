@@ -12,7 +12,7 @@ use vmm_core::units::{DeviceAddr, DeviceOrdinal, FrameHandle, StreamId};
 type Checked<T> = Result<T, &'static str>;
 
 /// A part of a frame, as seen at an address.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) frame: FrameHandle,
     pub(crate) offset: u64,

@@ -1,12 +1,14 @@
 //! Everything of a mock device that changes, and the checks that need it.
 
 use crate::address::Addresses;
+use crate::graph::{Graph, Node};
 use crate::memory::{Bind, Memory, Segment};
 use crate::observe::{Race, Waits};
 use crate::options::MockOptions;
 use crate::order::Before;
 use crate::stream::{BIND_STREAM, FenceState, Streams};
 use crate::work::{Effect, Work};
+use std::collections::HashMap;
 use vmm_core::device::{AddrRange, DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, Mapping};
 use vmm_core::units::{DeviceAddr, Fence, FrameHandle, StreamId};
 
@@ -22,6 +24,8 @@ pub(crate) struct State {
     pub(crate) memory: Memory,
     pub(crate) streams: Streams,
     pub(crate) work: Work,
+    /// What capturing streams have captured so far.
+    pub(crate) captures: HashMap<StreamId, Graph>,
     pub(crate) waits: Waits,
     pub(crate) violations: Vec<DeviceError>,
     pub(crate) races: Vec<Race>,
@@ -62,6 +66,7 @@ impl State {
             memory: Memory::new(options.memory),
             streams: Streams::new(options.lag),
             work: Work::default(),
+            captures: HashMap::new(),
             waits: Waits::default(),
             violations: Vec::new(),
             races: Vec::new(),
@@ -143,7 +148,7 @@ impl State {
     }
 
     /// Queues one piece of work that uses `uses` (and writes where it says so), unless the stream
-    /// is capturing: then the work goes into the graph, which nobody runs.
+    /// is capturing: then the work goes into the graph.
     pub(crate) fn queue(
         &mut self,
         stream: StreamId,
@@ -152,6 +157,8 @@ impl State {
         effects: Vec<Effect>,
     ) {
         if self.streams.is_capturing(stream) {
+            let node = Node { duration, uses: uses.to_vec(), effects };
+            self.captures.entry(stream).or_default().0.push(node);
             return;
         }
         let place = self.streams.queue(stream, duration);

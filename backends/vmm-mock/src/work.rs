@@ -53,7 +53,7 @@ pub enum AccessKind {
 pub struct ReadId(pub(crate) u64);
 
 /// What happens to bytes at the end of a piece of work.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Effect {
     Fill(Vec<Segment>, u8),
     Write(Vec<Segment>, Arc<[u8]>),

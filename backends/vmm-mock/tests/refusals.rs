@@ -326,6 +326,34 @@ fn calls_during_a_capture() {
 }
 
 #[test]
+fn launches_of_a_graph_whose_memory_has_moved() {
+    let s = Scene::new();
+    let range = s.big.range;
+    s.device.begin_capture(S);
+    s.device.launch(S, 1_000, &[Access::write(range, 5)]).unwrap();
+    s.device.launch_check(S, 1_000, range, 5).unwrap();
+    let graph = s.device.end_capture(S);
+    for stream in [T, S] {
+        s.device.launch_graph(&graph, stream).unwrap();
+        s.device.finish_all();
+        s.device.launch_check(stream, 0, range, 5).unwrap();
+        s.device.fill(range.addr, 6, range.len, stream).unwrap();
+        s.device.finish_all();
+    }
+    assert_eq!((s.device.mismatches().len(), s.device.races().len()), (0, 0));
+    s.device.unmap(&[range], &[]).unwrap();
+    s.refused(DeviceOp::Fill, "not mapped", |d| d.launch_graph(&graph, T));
+    let frame = s.device.make_frame(range.len, FrameKind::Device).unwrap();
+    s.device.map(&[Mapping { range, frame }], &[]).unwrap();
+    s.device.set_access(range, &[]).unwrap();
+    s.refused(DeviceOp::Fill, "has moved", |d| d.launch_graph(&graph, T));
+    s.device.unmap(&[range], &[]).unwrap();
+    s.device.map(&[s.big], &[]).unwrap();
+    s.device.set_access(range, &[]).unwrap();
+    s.device.launch_graph(&graph, T).unwrap();
+}
+
+#[test]
 fn a_device_that_cannot_map_says_so() {
     let device = MockDevice::new(MockOptions::without_remapping());
     let g = device.properties().granule;

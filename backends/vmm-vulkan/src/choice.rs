@@ -26,7 +26,7 @@ pub struct DeviceSummary {
 /// # Errors
 /// If there is no loader or no driver.
 pub fn list_devices() -> Result<Vec<DeviceSummary>, Unavailable> {
-    let instance = Instance::new(false)?;
+    let instance = Instance::shared()?;
     let mut all = Vec::new();
     for (index, physical) in instance.physical_devices()?.into_iter().enumerate() {
         let inspected = facts::inspect(&instance.handle, physical, instance.api_version);

@@ -10,12 +10,20 @@ use parking_lot::Mutex;
 use std::any::Any;
 use std::ffi::CStr;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 const VALIDATION: &CStr = c"VK_LAYER_KHRONOS_validation";
 
 /// The newest version of which anything is used.
 const NEWEST: u32 = vk::API_VERSION_1_3;
+
+/// The loader, in memory for the life of the process.
+static LOADER: OnceLock<ash::Entry> = OnceLock::new();
+
+/// The instance that all devices share that no validation layer watches. It is never destroyed: the
+/// loader takes drivers out of memory with the last instance, and NVIDIA's (580) cannot be loaded more
+/// than some thirty times in a process.
+static SHARED: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
 
 /// An instance that is destroyed with this value.
 pub(crate) struct Instance {
@@ -24,16 +32,33 @@ pub(crate) struct Instance {
     watcher: Option<(ash::ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT)>,
     /// In a box of its own, for the layer has its address.
     messages: Box<MessageLog>,
-    /// The loader stays in memory as long as its functions may be called.
-    _entry: ash::Entry,
+}
+
+fn loader() -> Result<&'static ash::Entry, Unavailable> {
+    if let Some(loader) = LOADER.get() {
+        return Ok(loader);
+    }
+    // SAFETY: loading the system's Vulkan loader runs its initialisers, which are trusted as any
+    // library of the system is.
+    let loaded = unsafe { ash::Entry::load() }
+        .map_err(|error| Unavailable::NoLoader { reason: error.to_string() })?;
+    Ok(LOADER.get_or_init(|| loaded))
 }
 
 impl Instance {
-    pub(crate) fn new(validation: bool) -> Result<Self, Unavailable> {
-        // SAFETY: loading the system's Vulkan loader runs its initialisers, which are trusted as any
-        // library of the system is.
-        let entry = unsafe { ash::Entry::load() }
-            .map_err(|error| Unavailable::NoLoader { reason: error.to_string() })?;
+    /// The one that is shared. Without it in the way of others: a validation layer that watches speaks
+    /// of one device only if that has an instance of its own.
+    pub(crate) fn shared() -> Result<Arc<Self>, Unavailable> {
+        // Held meanwhile, for some drivers cannot make two at once.
+        let mut shared = SHARED.lock();
+        if let Some(made) = &*shared {
+            return Ok(Arc::clone(made));
+        }
+        Ok(Arc::clone(shared.insert(Arc::new(Self::new(false)?))))
+    }
+
+    fn new(validation: bool) -> Result<Self, Unavailable> {
+        let entry = loader()?;
         // SAFETY: no requirements.
         let loader = unsafe { entry.try_enumerate_instance_version() }
             .map_err(call("vkEnumerateInstanceVersion"))?
@@ -42,7 +67,7 @@ impl Instance {
             let (what, found) = ("the Vulkan loader".to_owned(), facts::version(loader));
             return Err(Unavailable::TooOld { what, found, needed: facts::NEEDED });
         }
-        if validation && !has_validation(&entry)? {
+        if validation && !has_validation(entry)? {
             return Err(Unavailable::NoValidationLayer);
         }
         let api_version = loader.min(NEWEST);
@@ -67,14 +92,14 @@ impl Instance {
         let handle = unsafe { entry.create_instance(&info, None) }.map_err(|result| {
             // The loader's way to say that it has found no driver.
             if result == vk::Result::ERROR_INCOMPATIBLE_DRIVER {
-                Unavailable::NoDevice
+                Unavailable::NoDriver
             } else {
                 Unavailable::Call { call: "vkCreateInstance", result }
             }
         })?;
-        let mut made = Self { handle, api_version, watcher: None, messages, _entry: entry };
+        let mut made = Self { handle, api_version, watcher: None, messages };
         if validation {
-            let watcher = ash::ext::debug_utils::Instance::new(&made._entry, &made.handle);
+            let watcher = ash::ext::debug_utils::Instance::new(entry, &made.handle);
             let info = messages::create_info(&made.messages);
             // SAFETY: the extension is enabled, and `info` points to a box that `made` owns.
             let handle = unsafe { watcher.create_debug_utils_messenger(&info, None) }
@@ -123,12 +148,15 @@ pub(crate) struct Context {
     /// go with the device: Mesa's queues look at a semaphore for a moment after they have signalled
     /// the next, so that it must not be destroyed as soon as the specification allows.
     timelines: Mutex<Vec<(vk::Semaphore, u64)>>,
+    messages: MessageLog,
     owner: Owner,
 }
 
+/// Whom the device belongs to.
 enum Owner {
-    Own(Box<Instance>),
+    Own { _instance: Arc<Instance> },
     User { _keep: Option<Arc<dyn Any + Send + Sync>> },
+    Nobody,
 }
 
 /// The queues of a context.
@@ -146,7 +174,8 @@ impl fmt::Debug for Context {
 impl Context {
     /// Makes an instance and a device.
     pub(crate) fn open(options: &VulkanOptions) -> Result<(Self, Handed), Unavailable> {
-        let instance = Instance::new(options.validation)?;
+        let instance =
+            if options.validation { Arc::new(Instance::new(true)?) } else { Instance::shared()? };
         let Candidate { physical, mut facts } = choice::choose(&instance, &options.choice)?;
         facts.aliased &= options.aliases;
         let missing = |feature| Unavailable::MissingFeature { device: facts.name.clone(), feature };
@@ -208,7 +237,13 @@ impl Context {
             families: distinct([work, bind]),
             facts,
             timelines: Mutex::default(),
-            owner: Owner::Own(Box::new(instance)),
+            // The shared one has no messages, so that each device has an end of its own.
+            messages: if options.validation {
+                MessageLog::clone(&instance.messages)
+            } else {
+                MessageLog::default()
+            },
+            owner: Owner::Own { _instance: instance },
         };
         Ok((context, handed))
     }
@@ -250,6 +285,7 @@ impl Context {
             facts,
             families,
             timelines: Mutex::default(),
+            messages: MessageLog::default(),
             owner: Owner::User { _keep: parts.keep },
         };
         Ok((context, handed))
@@ -274,26 +310,24 @@ impl Context {
     }
 
     pub(crate) fn messages(&self) -> MessageLog {
-        match &self.owner {
-            Owner::Own(instance) => MessageLog::clone(&instance.messages),
-            Owner::User { .. } => MessageLog::default(),
-        }
+        self.messages.clone()
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: whatever was made on the device holds this context, so it is gone; its work has
-        // ended and the queues are idle, as `Streams::finish` sees to. The instance goes after this
-        // function.
+        // ended and the queues are idle, as `Streams::finish` sees to. The instance goes after this.
         unsafe {
             for (semaphore, _) in self.timelines.get_mut().drain(..) {
                 self.device.destroy_semaphore(semaphore, None);
             }
-            if let Owner::Own(_) = self.owner {
+            if let Owner::Own { .. } = self.owner {
                 self.device.destroy_device(None);
             }
         }
+        self.owner = Owner::Nobody;
+        self.messages.end();
     }
 }
 

@@ -20,6 +20,8 @@ const NVIDIA_JOINS_FROM: u32 = 535;
 pub(crate) struct Facts {
     pub(crate) name: String,
     pub(crate) driver: String,
+    /// Major, minor and patch of the device's version of Vulkan.
+    pub(crate) api_version: [u32; 3],
     pub(crate) kind: vk::PhysicalDeviceType,
     /// Whether one piece of memory may be bound at several places.
     pub(crate) aliased: bool,
@@ -139,6 +141,11 @@ pub(crate) fn inspect(
     };
     let facts = Facts {
         driver: format!("{} {}", text(&driver.driver_name), text(&driver.driver_info)),
+        api_version: [
+            vk::api_version_major(plain.api_version),
+            vk::api_version_minor(plain.api_version),
+            vk::api_version_patch(plain.api_version),
+        ],
         kind: plain.device_type,
         aliased: core.sparse_residency_aliased != vk::FALSE,
         strict_residency: plain.sparse_properties.residency_non_resident_strict != vk::FALSE,
@@ -187,6 +194,7 @@ mod tests {
         Facts {
             name: String::new(),
             driver: String::new(),
+            api_version: [1, 2, 0],
             kind: vk::PhysicalDeviceType::OTHER,
             aliased: false,
             strict_residency: false,

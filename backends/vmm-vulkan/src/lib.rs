@@ -86,6 +86,7 @@ mod queue;
 mod stream;
 mod streams;
 
+mod about;
 mod device;
 mod transfer;
 mod user;
@@ -94,6 +95,7 @@ mod gate;
 mod kernels;
 mod pipeline;
 
+pub use about::{About, Heap};
 pub use choice::{DeviceSummary, list_devices};
 pub use device::VulkanDevice;
 pub use facts::FEATURES;

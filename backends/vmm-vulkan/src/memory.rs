@@ -25,6 +25,10 @@ const NOTICED: u64 = 64 << 20;
 /// The least length of a block, in bytes.
 const SMALL_BLOCK: u64 = 4 << 20;
 
+/// A frame longer than this part of a block has a block of its own, so that what is left over at the
+/// end of a block, where no frame fits any more, is a ninth of it at most.
+const FRAMES_PER_BLOCK: u64 = 8;
+
 /// A piece of a block.
 pub(crate) struct Held {
     allocation: Allocation,
@@ -122,8 +126,11 @@ struct Leaving {
 /// Invariant: `used` is the sum of the lengths of frames, those that leave included.
 pub(crate) struct Memory {
     blocks: Allocator,
-    /// Takes over where no whole block is left.
+    /// Takes over where no whole block is left. What is longer than its blocks gets one of its own
+    /// length, and so does every long frame.
     small_blocks: Allocator,
+    /// From more than this on a frame is long, in bytes.
+    long: u64,
     /// For buffers that the host uses, too; not on the accounts of frames.
     transfers: Allocator,
     /// Which types of memory to try, in order.
@@ -170,10 +177,12 @@ impl Memory {
                 allocation_sizes: AllocationSizes::new(block, block),
             })
         };
+        let block = block.clamp(SMALL_BLOCK, 256 << 20) / SMALL_BLOCK * SMALL_BLOCK;
         Ok(Self {
             context: Arc::clone(context),
-            blocks: allocator(block.clamp(SMALL_BLOCK, 256 << 20) / SMALL_BLOCK * SMALL_BLOCK)?,
+            blocks: allocator(block)?,
             small_blocks: allocator(SMALL_BLOCK)?,
+            long: (block / FRAMES_PER_BLOCK).max(SMALL_BLOCK),
             transfers: allocator(SMALL_BLOCK)?,
             types: type_order(&context.facts.memory, bits, spill),
             alignment,
@@ -223,7 +232,12 @@ impl Memory {
     }
 
     fn allocate_piece(&mut self, len: u64) -> Result<Held, AllocationError> {
-        let Self { blocks, small_blocks, types, alignment, .. } = self;
+        let Self { blocks, small_blocks, types, alignment, long, .. } = self;
+        // The number of blocks that a driver gives is limited, too, so each makes up for the other.
+        let order = match len > *long {
+            true => [Source::SmallBlocks, Source::Blocks],
+            false => [Source::Blocks, Source::SmallBlocks],
+        };
         let mut allocate = |index: u32, from: Source| {
             let allocator = if from == Source::Blocks { &mut *blocks } else { &mut *small_blocks };
             let requirements = vk::MemoryRequirements {
@@ -240,8 +254,10 @@ impl Memory {
             })?;
             Ok(Held { allocation, from })
         };
-        first_with_room(types, |index| match allocate(index, Source::Blocks) {
-            Err(AllocationError::OutOfMemory) => allocate(index, Source::SmallBlocks),
+        first_with_room(types, |index| match allocate(index, order[0]) {
+            Err(AllocationError::OutOfMemory | AllocationError::Internal(_)) => {
+                allocate(index, order[1])
+            }
             other => other,
         })
     }
@@ -355,7 +371,7 @@ impl Memory {
     }
 
     /// The heaps that frames may come from.
-    fn heaps(&self) -> Vec<usize> {
+    pub(crate) fn heaps(&self) -> Vec<usize> {
         let types = &self.context.facts.memory.memory_types;
         let heap = |index: &u32| types[*index as usize].heap_index as usize;
         let mut heaps: Vec<usize> = self.types.iter().map(heap).collect();

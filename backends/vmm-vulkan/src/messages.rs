@@ -4,17 +4,35 @@ use ash::vk;
 use parking_lot::Mutex;
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the validation layer has said about a device so far. Outlives it, for the layer also speaks of
 /// what is left over in the end.
 #[derive(Clone, Debug, Default)]
-pub struct MessageLog(Arc<Mutex<Vec<String>>>);
+pub struct MessageLog(Arc<Log>);
+
+#[derive(Debug, Default)]
+struct Log {
+    lines: Mutex<Vec<String>>,
+    ended: AtomicBool,
+}
 
 impl MessageLog {
     /// Every message.
     #[must_use]
     pub fn list(&self) -> Vec<String> {
-        self.0.lock().clone()
+        self.0.lines.lock().clone()
+    }
+
+    /// Whether the device is gone with everything that was made on it, so that nothing more will be
+    /// said. If it stays false after the last [`crate::VulkanDevice`] was dropped, something leaks.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.0.ended.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.ended.store(true, Ordering::Release);
     }
 }
 
@@ -45,7 +63,7 @@ unsafe extern "system" fn note(
         let message = (*data).p_message;
         if message.is_null() { c"" } else { CStr::from_ptr(message) }
     };
-    messages.0.lock().push(text.to_string_lossy().into_owned());
+    messages.0.lines.lock().push(text.to_string_lossy().into_owned());
     // Anything else would abort the call that is being watched.
     vk::FALSE
 }

@@ -24,7 +24,7 @@ pub struct VulkanOptions {
     /// What is in memory that was just made.
     pub fresh: Fresh,
     /// The length of the blocks that memory for frames is taken from, in bytes: 4 MiB to 256 MiB, a
-    /// multiple of 4 MiB. A longer frame has a block of its own.
+    /// multiple of 4 MiB. A frame longer than an eighth of it, and 4 MiB, has a block of its own.
     pub block: u64,
     /// Whether frames may lie in host memory when the device's own is full. They are slower then.
     pub spill: bool,

@@ -20,10 +20,19 @@ pub enum Unavailable {
          Ubuntu: vulkan-validationlayers) or open the device without validation"
     )]
     NoValidationLayer,
-    /// The loader finds no driver, or its drivers no device.
+    /// The loader finds no driver that loads.
     #[error(
-        "Vulkan sees no device; install a driver (without a GPU: lavapipe, from Debian's and \
-         Ubuntu's mesa-vulkan-drivers) and check that VK_DRIVER_FILES does not hide it"
+        "the Vulkan loader finds no driver that it can load (vkCreateInstance: \
+         ERROR_INCOMPATIBLE_DRIVER); install one (without a GPU: lavapipe, from Debian's and Ubuntu's \
+         mesa-vulkan-drivers), check that VK_DRIVER_FILES names it if that is set, and let \
+         VK_LOADER_DEBUG=error,warn say what was tried"
+    )]
+    NoDriver,
+    /// There are drivers, and none has a device.
+    #[error(
+        "Vulkan's drivers load and see no device (vkEnumeratePhysicalDevices: none); check that the \
+         process may open the card's device files, or install lavapipe (Debian's and Ubuntu's \
+         mesa-vulkan-drivers)"
     )]
     NoDevice,
     /// No device has the index or the name that was asked for.
@@ -110,6 +119,7 @@ mod tests {
             call("vkCreateDevice")(result),
             &["vkCreateDevice", "INITIALIZATION_FAILED", "dmesg"],
         );
-        check(Unavailable::NoDevice, &["install a driver", "VK_DRIVER_FILES"]);
+        check(Unavailable::NoDriver, &["INCOMPATIBLE_DRIVER", "install one", "VK_DRIVER_FILES"]);
+        check(Unavailable::NoDevice, &["vkEnumeratePhysicalDevices", "device files"]);
     }
 }

@@ -3,9 +3,11 @@
 mod common;
 
 use ash::vk;
-use common::{device, options};
+use common::{CHILD, device, options};
 use std::process::Command;
+use std::sync::Arc;
 use vmm_core::device::VirtualMemoryDevice;
+use vmm_core::{Owner, Pool, PoolOptions};
 use vmm_vulkan::{DeviceChoice, Unavailable, VulkanDevice, VulkanOptions, ash, list_devices};
 
 /// Silence means something only if the layer would speak.
@@ -62,14 +64,11 @@ fn device_error(options: VulkanOptions) -> Unavailable {
     VulkanDevice::new(options).map(drop).unwrap_err()
 }
 
-/// Set in a process that shall find no driver.
-const CHILD: &str = "VMM_VULKAN_TEST_CHILD";
-
 #[test]
 fn without_a_driver_the_error_says_so() {
-    if std::env::var_os(CHILD).is_some() {
+    if common::is_child() {
         let error = device_error(VulkanOptions::default());
-        assert!(matches!(error, Unavailable::NoDevice | Unavailable::NoLoader { .. }), "{error}");
+        assert!(matches!(error, Unavailable::NoDriver | Unavailable::NoLoader { .. }), "{error}");
         assert!(list_devices().is_ok_and(|all| all.is_empty()) || list_devices().is_err());
         return;
     }
@@ -82,4 +81,20 @@ fn without_a_driver_the_error_says_so() {
         .output()
         .expect("a child");
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+}
+
+/// NVIDIA's driver lists no device after some thirty instances of one process.
+#[test]
+fn devices_can_come_and_go() {
+    for _ in 0..40 {
+        let Some(device) = device(VulkanOptions { validation: false, ..options() }) else { return };
+        let stream = device.make_stream().unwrap();
+        let pool = Pool::new(Arc::clone(&device), PoolOptions::default()).unwrap();
+        let lease = pool.allocate(1 << 20, stream, Owner::NONE).unwrap();
+        device.fill(lease.addr(), 7, lease.len(), stream).unwrap();
+        lease.release(stream);
+        let log = device.message_log();
+        drop((pool, device));
+        assert!(log.has_ended(), "something keeps the device open");
+    }
 }

@@ -7,7 +7,7 @@ use vmm_core::CrossStream;
 use vmm_core::device::{DeviceErrorKind, DeviceOp};
 
 /// Calls that are illegal during a capture, on the capturing stream or at all.
-const FORBIDDEN: [DeviceOp; 7] = [
+pub(super) const FORBIDDEN: [DeviceOp; 7] = [
     DeviceOp::Record,
     DeviceOp::Reached,
     DeviceOp::Wait,

@@ -1,5 +1,6 @@
 //! Device calls that fail.
 
+use super::private::private_script;
 use super::scene::{FaultyPool, MIB, PoolScene, maintain, take, whole};
 use crate::harness::{Harness, Use};
 use crate::outcome::{CaseResult, Need, Stop, ensure, ensure_eq};
@@ -124,6 +125,7 @@ fn script<H: Harness>(
     // More than is free in one piece, so that frames move.
     allocate(9 * page, first, 5, false)?;
     allocate(7 * page, second, 6, false)?;
+    private_script(s, pool, first, second)?;
     while pool.maintain() {}
     s.harness.synchronize()?;
     let _ = pool.trim(6 * page);

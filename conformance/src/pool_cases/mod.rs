@@ -8,6 +8,7 @@ mod lifetime;
 mod limits;
 mod peers;
 mod plain;
+mod private;
 mod random;
 mod reuse;
 mod scene;
@@ -87,12 +88,27 @@ macro_rules! with_pool_cases {
             a_capture_does_not_keep_peers_away
             peers_that_cannot_be_are_refused
 
+            a_private_pool_has_addresses_of_its_own
+            memory_of_a_private_pool_stays_where_it_is
+            a_released_private_pool_gives_its_memory_back
+            memory_of_a_released_private_pool_waits_for_all_streams
+            a_failed_capture_gives_its_memory_back
+            a_private_release_during_a_capture_asks_nothing
+            a_capture_uses_its_memory_again
+            two_captures_at_once_have_memory_of_their_own
+            a_capture_takes_no_memory_that_work_still_uses
+            a_checkpoint_of_a_private_pool_can_be_restored
+            private_pools_come_and_go_without_end
+            private_pools_that_repeat_map_nothing
+            too_many_private_pools_are_refused
+
             a_pool_without_remapping_says_so
             plain_frames_are_shared
             idle_plain_frames_make_room
             plain_memory_goes_when_it_is_not_needed
 
             no_two_leases_overlap_and_all_keep_their_bytes
+            private_pools_and_all_others_keep_their_bytes
             threads_share_a_pool
         }
     };
@@ -102,6 +118,6 @@ macro_rules! with_pool_cases {
 #[must_use]
 pub fn all<H: Harness>() -> Vec<Case<H>> {
     use self::{accounts::*, captures::*, failures::*, graph::*, lifetime::*, limits::*};
-    use self::{peers::*, plain::*, random::*, reuse::*, sizes::*};
+    use self::{peers::*, plain::*, private::*, random::*, reuse::*, sizes::*};
     with_pool_cases!(table_of_cases, H)
 }

@@ -485,14 +485,21 @@ pub(super) fn peers_that_cannot_be_are_refused<H: Harness>(h: &H) -> CaseResult 
     drop((lease, next));
     drop(pool);
     let options = PoolOptions { peers: vec![nobody], ..s.options(16 * s.page) };
-    if can.peers {
-        let pool = s.pool(options)?;
-        ensure!(take::<H>(&pool, s.page, stream).is_err(), "memory for a peer that there is not");
-        s.audit(&pool)?;
-        ensure_eq!(pool.stats().reserved_bytes, 0, "bytes of failed growth");
-    } else {
-        let refused = s.pool(options);
-        ensure!(matches!(refused, Err(PoolError::NotSupported { .. })), "a pool: {refused:?}");
+    match s.pool(options) {
+        Err(PoolError::NotSupported { .. }) => ensure!(!can.peers, "the device has peers"),
+        Err(PoolError::Device(error)) => {
+            ensure_eq!(error.kind, DeviceErrorKind::NotSupported, "{error}");
+            ensure!(can.peers, "the device was asked though it has no peers");
+        }
+        other => {
+            return Err(Stop::Failed(format!("a pool for a peer that there is not: {other:?}")));
+        }
     }
+    // An empty pool finds out as well, and grows as if nothing had been asked.
+    let empty = s.limited(16 * s.page, CrossStream::WaitOnDevice)?;
+    ensure!(empty.add_peer(nobody).is_err(), "a peer of an empty pool that there is not");
+    drop(take::<H>(&empty, s.page, stream)?);
+    s.audit(&empty)?;
+    drop(empty);
     s.close()
 }

@@ -6,6 +6,7 @@
 //! - no work races with other work (the device complains), and no call is illegal (it refuses);
 //! - the limit is kept, and the accounts of pool and device agree.
 
+use super::private::FaultyPrivate;
 use super::scene::{FaultyLease, FaultyPool, PoolScene, maintain, take, whole};
 use crate::harness::{Harness, Use};
 use crate::outcome::{CaseResult, Need, ensure, ensure_eq};
@@ -14,7 +15,7 @@ use std::mem::ManuallyDrop;
 use std::time::Duration;
 use vmm_core::device::{AddrRange, VirtualMemoryDevice};
 use vmm_core::units::StreamId;
-use vmm_core::{AllocError, CrossStream, Maintenance, PoolOptions};
+use vmm_core::{AllocError, CrossStream, Maintenance, Owner, PoolOptions};
 
 /// Operations for each setting, unless `VMM_RANDOM_OPERATIONS` says otherwise.
 const OPERATIONS: u64 = 5_000;
@@ -79,6 +80,8 @@ struct Model<'a, H: Harness> {
     scene: &'a PoolScene<'a, H>,
     pool: FaultyPool<H>,
     streams: Vec<StreamId>,
+    /// Private pools, beside which the general memory serves as well.
+    privates: Vec<FaultyPrivate<H>>,
     held: Vec<Held<H>>,
     /// Live ranges by address.
     live: BTreeMap<u64, u64>,
@@ -113,7 +116,7 @@ impl<H: Harness> Model<'_, H> {
 
     fn allocate(&mut self) -> CaseResult {
         let (len, stream) = (self.random.len(self.scene.page), self.stream());
-        let lease = match take::<H>(&self.pool, len, stream) {
+        let lease = match self.take(len, stream) {
             Ok(lease) => lease,
             Err(AllocError::OutOfMemory(_)) => {
                 self.misses += 1;
@@ -127,6 +130,24 @@ impl<H: Harness> Model<'_, H> {
         let time = Duration::from_nanos(self.random.below(200_000));
         self.scene.harness.work(stream, time, &[Use::Write(range, byte)])?;
         self.held.push(Held { lease, byte, last: stream, readers: Vec::new() });
+        Ok(())
+    }
+
+    fn take(&mut self, len: u64, stream: StreamId) -> Result<FaultyLease<H>, AllocError> {
+        if self.privates.is_empty() {
+            return take::<H>(&self.pool, len, stream);
+        }
+        let place = self.random.index(2 * self.privates.len());
+        match self.privates.get(place) {
+            None => take::<H>(&self.pool, len, stream),
+            Some(private) => private.allocate(len, stream, Owner::NONE),
+        }
+    }
+
+    /// Releases a private pool, and makes another.
+    fn replace_private(&mut self) -> CaseResult {
+        let place = self.random.index(self.privates.len());
+        self.privates[place] = self.pool.private_pool()?;
         Ok(())
     }
 
@@ -171,7 +192,7 @@ impl<H: Harness> Model<'_, H> {
         let Some(i) = self.pick() else { return Ok(()) };
         let stream = self.stream();
         let held = &mut self.held[i];
-        let share = held.lease.share(vmm_core::Owner::NONE);
+        let share = held.lease.share(Owner::NONE);
         self.scene.order(held.last, stream)?;
         let uses = [Use::Expect(whole::<H>(&share), held.byte)];
         self.scene.harness.work(stream, Duration::from_micros(500), &uses)?;
@@ -206,6 +227,7 @@ pub(super) fn no_two_leases_overlap_and_all_keep_their_bytes<H: Harness>(h: &H) 
             scene: &s,
             pool: s.pool(options)?,
             streams: vec![s.stream()?, s.stream()?, s.stream()?],
+            privates: Vec::new(),
             held: Vec::new(),
             live: BTreeMap::new(),
             random: Random(seed),
@@ -228,6 +250,50 @@ pub(super) fn no_two_leases_overlap_and_all_keep_their_bytes<H: Harness>(h: &H) 
         maintain::<H>(&model.pool)?;
         model.pool.trim_and_wait(0)?;
         ensure_eq!(model.pool.stats().reserved_bytes, 0, "bytes of an empty pool");
+        drop(ManuallyDrop::into_inner(model));
+        s.expect_nothing_left()?;
+    }
+    s.close()
+}
+
+pub(super) fn private_pools_and_all_others_keep_their_bytes<H: Harness>(h: &H) -> CaseResult {
+    let s = PoolScene::new(h)?;
+    for (seed, cross_stream) in
+        [(4, CrossStream::WaitOnDevice), (5, CrossStream::WhenReached), (6, CrossStream::Never)]
+    {
+        let limit = 60 * s.page;
+        let maintenance = if seed == 5 { Maintenance::Inline } else { Maintenance::UserLoop };
+        let pool = s.pool(PoolOptions { cross_stream, maintenance, ..s.options(limit) })?;
+        let mut model = ManuallyDrop::new(Model {
+            scene: &s,
+            streams: vec![s.stream()?, s.stream()?, s.stream()?],
+            privates: vec![pool.private_pool()?, pool.private_pool()?],
+            pool,
+            held: Vec::new(),
+            live: BTreeMap::new(),
+            random: Random(seed),
+            misses: 0,
+        });
+        for step in 0..operations() {
+            let place = Place(step, cross_stream);
+            if model.random.below(200) == 0 {
+                model.replace_private()?;
+            }
+            model.step()?;
+            drop(place);
+            let (refusals, complaints) = (h.refusals(), h.complaints());
+            ensure_eq!(refusals, 0, "calls refused in step {step} with {cross_stream:?}");
+            ensure!(complaints.is_empty(), "step {step}, {cross_stream:?}: {complaints:?}");
+            ensure!(s.taken() <= limit, "the limit was passed in step {step}");
+        }
+        ensure!(model.misses > 0, "the limit was never met: {:?}", model.pool.stats());
+        model.privates.clear();
+        model.held.clear();
+        h.synchronize()?;
+        maintain::<H>(&model.pool)?;
+        model.pool.trim_and_wait(0)?;
+        ensure_eq!(model.pool.stats().reserved_bytes, 0, "bytes of an empty pool");
+        ensure_eq!(model.pool.stats().private_reserved_bytes, 0, "bytes of private pools");
         drop(ManuallyDrop::into_inner(model));
         s.expect_nothing_left()?;
     }

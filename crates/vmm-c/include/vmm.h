@@ -319,6 +319,10 @@ typedef struct {
     uint64_t mappings;
     /// Address space reserved.
     uint64_t address_bytes;
+    /// Private pools that were made and not released.
+    uint64_t private_pools;
+    /// Of `reserved_bytes`, what serves private pools and leases that these have left.
+    uint64_t private_reserved_bytes;
 } vmm_stats_t;
 
 /// One piece of a pool's address space.
@@ -476,13 +480,81 @@ vmm_status_t vmm_used_on(vmm_pool_t *pool, void *ptr, vmm_stream_t stream);
 /// `pool` is NULL or lives.
 vmm_status_t vmm_release(vmm_pool_t *pool, void *ptr, vmm_stream_t stream);
 
+/// As `vmm_release`, on the stream that the lease was allocated for, which may be destroyed by now:
+/// for a user that knows no more than the address. Writes the bytes that were asked for to `len`,
+/// unless that is NULL; 0 for NULL.
+///
+/// Needs:
+/// `pool` is NULL or lives, `len` is NULL or can be written.
+vmm_status_t vmm_free(vmm_pool_t *pool, void *ptr, uint64_t *len);
+
 /// Finds the live lease that `ptr` lies in, at its beginning or anywhere in it. Looks at this
-/// library's own tables only. `VMM_NOT_A_LEASE` if there is none.
+/// pool only, not at the device. `VMM_NOT_A_LEASE` if there is none.
 ///
 /// Needs:
 /// `pool` is NULL or lives, `lease` is NULL or points to a `vmm_lease_t`
 /// whose `size` is set.
 vmm_status_t vmm_find(vmm_pool_t *pool, const void *ptr, vmm_lease_t *lease);
+
+/// Makes a private pool and writes its number to `id`: from 1 on, and never used twice in one pool.
+///
+/// A private pool has addresses of its own. Its memory stays mapped where it is and serves its own
+/// allocations only, until it is released: as a captured graph needs it, which uses the addresses that it was
+/// captured with whenever it runs. Limit, accounts and streams are those of the pool. It has no
+/// memory before the first allocation.
+///
+/// `VMM_OUT_OF_MEMORY` if 127 others live or have leases. On an error `id` is set to 0.
+///
+/// Needs:
+/// `pool` is NULL or lives, `id` is NULL or can be written.
+vmm_status_t vmm_private_create(vmm_pool_t *pool,
+                                uint64_t *id);
+
+/// As `vmm_allocate`, from a private pool. While a stream captures it asks nothing of it: memory comes
+/// from what the private pool has free for that stream, from idle memory of the pool that no queued
+/// work uses, or is made.
+///
+/// What is released during a capture is used again by what the stream captures later. Afterwards it is
+/// free for later captures: the program orders the launches of graphs that share a private pool.
+///
+/// The lease is one like all others: `vmm_release`, `vmm_share`, `vmm_used_on` and `vmm_find` take its
+/// address. `VMM_INVALID_ARGUMENT` if there is no private pool of this number.
+///
+/// Needs:
+/// `pool` is NULL or lives, `ptr` is NULL or can be written.
+vmm_status_t vmm_private_allocate(vmm_pool_t *pool,
+                                  uint64_t id,
+                                  uint64_t len,
+                                  uint64_t alignment,
+                                  vmm_stream_t stream,
+                                  uint32_t owner,
+                                  void **ptr);
+
+/// Allocates exactly the `len` bytes at `ptr`, free memory of a private pool: so leases can be put
+/// back where they were before they were released, as the checkpoints of CUDA graph trees want.
+///
+/// `VMM_OUT_OF_MEMORY`, with nothing changed, if a part of the range is held, in use by work that
+/// `stream` cannot be ordered after, or not memory of the private pool. No bytes are fine anywhere,
+/// and nothing needs to be released then.
+///
+/// Needs:
+/// `pool` is NULL or lives.
+vmm_status_t vmm_private_allocate_at(vmm_pool_t *pool,
+                                     uint64_t id,
+                                     void *ptr,
+                                     uint64_t len,
+                                     vmm_stream_t stream,
+                                     uint32_t owner);
+
+/// Ends a private pool: nothing can be allocated from it any more, and its number means nothing. Its
+/// memory goes back to the pool as its leases end, once all work has passed that is queued by then
+/// on any stream that the pool has seen; launches of its graphs on other streams must be over. Makes no
+/// device call. `VMM_INVALID_ARGUMENT` if there is no private pool of this number.
+///
+/// Needs:
+/// `pool` is NULL or lives.
+vmm_status_t vmm_private_release(vmm_pool_t *pool,
+                                 uint64_t id);
 
 /// Lets a further device use all memory of the pool: what there is before the call returns, and
 /// what is made later. Costs about a millisecond for each piece of memory on real cards.
@@ -580,6 +652,12 @@ vmm_status_t vmm_remove_pressure_callback(vmm_pool_t *pool, uint64_t id);
 /// `pool` is NULL or lives, `stats` is NULL or points to a `vmm_stats_t`
 /// whose `size` is set.
 vmm_status_t vmm_stats(vmm_pool_t *pool, vmm_stats_t *stats);
+
+/// Lets the three peaks among the figures begin anew, at what there is now.
+///
+/// Needs:
+/// `pool` is NULL or lives.
+vmm_status_t vmm_reset_peaks(vmm_pool_t *pool);
 
 /// Writes everything the pool has at this moment to a file: mapped ranges with leases and free
 /// memory in them, and one allocation for each live lease, with its owner where a stack would be.

@@ -76,7 +76,11 @@ impl From<PoolError> for Fault {
                 Self::new(vmm_status_t::VMM_NOT_SUPPORTED, error.to_string())
             }
             PoolError::Capturing => Self::new(vmm_status_t::VMM_CAPTURING, error.to_string()),
+            PoolError::NotALease(_) => Self::new(vmm_status_t::VMM_NOT_A_LEASE, error.to_string()),
             PoolError::Options(_) => Self::argument(error.to_string()),
+            PoolError::TooManyPrivatePools { .. } => {
+                Self::new(vmm_status_t::VMM_OUT_OF_MEMORY, error.to_string())
+            }
         }
     }
 }

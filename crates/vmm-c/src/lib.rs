@@ -34,18 +34,9 @@
 //!
 //! # From an address to its lease
 //!
-//! C names leases by address, so the library keeps a table of them (`table.rs`): an allocation puts
-//! one in, the last release takes it out before the pool can give the address to another thread.
-//! `benches/c_pairs.rs` measures what that adds to the pool's own cost.
+//! C names leases by address: the pool finds them itself (`vmm_core`'s raw leases), under the lock that an
+//! allocation or release takes anyway. `benches/c_pairs.rs` measures what this interface adds.
 #![allow(non_camel_case_types)]
-
-mod words;
-
-mod begins;
-mod pages;
-mod sized;
-mod slots;
-mod table;
 
 mod callbacks;
 mod device;
@@ -56,6 +47,8 @@ mod options;
 mod owners;
 mod peers;
 mod pool;
+mod private;
+mod sized;
 mod snapshot;
 mod stats;
 mod status;
@@ -70,7 +63,7 @@ pub use callbacks::{
 pub use device::{AnyDevice, vmm_device_count, vmm_device_kind_t};
 pub use error::{vmm_last_error, vmm_last_out_of_memory, vmm_out_of_memory_t};
 pub use memory::{
-    vmm_allocate, vmm_allocate_at_hand, vmm_find, vmm_lease_t, vmm_release, vmm_share,
+    vmm_allocate, vmm_allocate_at_hand, vmm_find, vmm_free, vmm_lease_t, vmm_release, vmm_share,
     vmm_stream_t, vmm_used_on,
 };
 pub use options::{
@@ -83,8 +76,11 @@ pub use pool::{
     vmm_device_info, vmm_device_info_t, vmm_device_name, vmm_pool_create, vmm_pool_destroy,
     vmm_pool_t,
 };
+pub use private::{
+    vmm_private_allocate, vmm_private_allocate_at, vmm_private_create, vmm_private_release,
+};
 pub use snapshot::vmm_write_snapshot;
-pub use stats::{vmm_stats, vmm_stats_t};
+pub use stats::{vmm_reset_peaks, vmm_stats, vmm_stats_t};
 pub use status::{vmm_status_name, vmm_status_t};
 pub use upkeep::{
     vmm_forget_stream, vmm_maintain, vmm_set_limit, vmm_set_target, vmm_trim, vmm_trim_and_wait,

@@ -5,9 +5,8 @@ use crate::guard;
 use crate::pool::vmm_pool_t;
 use crate::sized::SizedStruct;
 use crate::status::vmm_status_t;
-use crate::table::{Lease, NotALease};
 use std::ffi::c_void;
-use vmm_core::Request;
+use vmm_core::{DeviceAddr, NotALease, PoolError, Request};
 
 /// A stream of the device: a `cudaStream_t` or `CUstream` as it is, NULL being the default stream.
 /// A mock device takes any number.
@@ -35,9 +34,9 @@ pub unsafe extern "C" fn vmm_allocate(
     let body = |pool: &vmm_pool_t| {
         // SAFETY: by this function's contract.
         unsafe { guard::write(ptr, std::ptr::null_mut(), "ptr")? };
-        let lease = pool.pool.allocate_with(pool.request(len, alignment, stream, owner)?)?;
+        let addr = pool.pool.allocate_raw(&pool.request(len, alignment, stream, owner)?)?;
         // SAFETY: by this function's contract.
-        unsafe { guard::write(ptr, pool.hold(lease), "ptr") }
+        unsafe { guard::write(ptr, pointer(addr), "ptr") }
     };
     // SAFETY: by this function's contract.
     unsafe { guard::with_pool(pool, body) }
@@ -61,14 +60,14 @@ pub unsafe extern "C" fn vmm_allocate_at_hand(
         // SAFETY: by this function's contract.
         unsafe { guard::write(ptr, std::ptr::null_mut(), "ptr")? };
         let request = pool.request(len, alignment, stream, owner)?;
-        let lease = pool.pool.allocate_at_hand(request)?.ok_or_else(|| {
+        let addr = pool.pool.allocate_raw_at_hand(&request)?.ok_or_else(|| {
             Fault::new(
                 vmm_status_t::VMM_NOT_AT_HAND,
                 format!("{len} bytes are not at hand for this stream: vmm_allocate may make them"),
             )
         })?;
         // SAFETY: by this function's contract.
-        unsafe { guard::write(ptr, pool.hold(lease), "ptr") }
+        unsafe { guard::write(ptr, pointer(addr), "ptr") }
     };
     // SAFETY: by this function's contract.
     unsafe { guard::with_pool(pool, body) }
@@ -85,7 +84,7 @@ pub unsafe extern "C" fn vmm_share(pool: *mut vmm_pool_t, ptr: *mut c_void) -> v
         if ptr.is_null() {
             Ok(())
         } else {
-            pool.table.share(addr(ptr)).map_err(|e| pool.not_a_lease(ptr, e))
+            pool.pool.share_raw(addr(ptr)).map_err(|e| pool.not_a_lease(e))
         }
     };
     // SAFETY: by this function's contract.
@@ -104,8 +103,11 @@ pub unsafe extern "C" fn vmm_used_on(
     stream: vmm_stream_t,
 ) -> vmm_status_t {
     let body = |pool: &vmm_pool_t| {
+        if ptr.is_null() {
+            return Ok(());
+        }
         let stream = pool.pool.device().stream(stream);
-        pool.with_lease(ptr, |lease| lease.used_on(stream))
+        pool.pool.used_on_raw(addr(ptr), stream).map_err(|e| pool.not_a_lease(e))
     };
     // SAFETY: by this function's contract.
     unsafe { guard::with_pool(pool, body) }
@@ -133,7 +135,37 @@ pub unsafe extern "C" fn vmm_release(
             return Ok(());
         }
         let stream = pool.pool.device().stream(stream);
-        pool.table.release(addr(ptr), stream).map_err(|e| pool.not_a_lease(ptr, e))
+        pool.pool.release_raw(addr(ptr), Some(stream)).map_err(|e| pool.not_a_lease(e))?;
+        Ok(())
+    };
+    // SAFETY: by this function's contract.
+    unsafe { guard::with_pool(pool, body) }
+}
+
+/// As `vmm_release`, on the stream that the lease was allocated for, which may be destroyed by now:
+/// for a user that knows no more than the address. Writes the bytes that were asked for to `len`,
+/// unless that is NULL; 0 for NULL.
+///
+/// # Safety
+/// `pool` is NULL or lives, `len` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmm_free(
+    pool: *mut vmm_pool_t,
+    ptr: *mut c_void,
+    len: *mut u64,
+) -> vmm_status_t {
+    let body = |pool: &vmm_pool_t| {
+        let released = if ptr.is_null() {
+            0
+        } else {
+            let released = pool.pool.release_raw(addr(ptr), None);
+            released.map_err(|e| pool.not_a_lease(e))?.len
+        };
+        if !len.is_null() {
+            // SAFETY: not NULL as checked, and writable by this function's contract.
+            unsafe { len.write(released) };
+        }
+        Ok(())
     };
     // SAFETY: by this function's contract.
     unsafe { guard::with_pool(pool, body) }
@@ -161,7 +193,7 @@ pub struct vmm_lease_t {
 unsafe impl SizedStruct for vmm_lease_t {}
 
 /// Finds the live lease that `ptr` lies in, at its beginning or anywhere in it. Looks at this
-/// library's own tables only. `VMM_NOT_A_LEASE` if there is none.
+/// pool only, not at the device. `VMM_NOT_A_LEASE` if there is none.
 ///
 /// # Safety
 /// `pool` is NULL or lives, `lease` is NULL or points to a `vmm_lease_t`
@@ -173,12 +205,14 @@ pub unsafe extern "C" fn vmm_find(
     lease: *mut vmm_lease_t,
 ) -> vmm_status_t {
     let body = |pool: &vmm_pool_t| {
-        let found = pool.table.find(addr(ptr)).ok_or_else(|| pool.not_a_lease(ptr, NotALease))?;
+        let at = addr(ptr);
+        let found = pool.pool.find_raw(at);
+        let found = found.ok_or_else(|| pool.not_a_lease(NotALease { addr: at }))?;
         let found = vmm_lease_t {
             size: size_of::<vmm_lease_t>(),
-            base: pointer(found.base),
+            base: pointer(found.addr),
             len: found.len,
-            offset: addr(ptr) - found.base,
+            offset: at.since(found.addr),
             owner: pool.owners.number(found.owner),
             count: found.count,
         };
@@ -191,16 +225,16 @@ pub unsafe extern "C" fn vmm_find(
 
 /// A pointer as a device address.
 #[inline]
-pub(crate) fn addr(ptr: *const c_void) -> u64 {
-    ptr.addr() as u64
+pub(crate) fn addr(ptr: *const c_void) -> DeviceAddr {
+    DeviceAddr(ptr.addr() as u64)
 }
 
 /// A device address as a pointer. It is for the device, and nothing of this library reads through
 /// it.
 #[inline]
-pub(crate) fn pointer(addr: u64) -> *mut c_void {
+pub(crate) fn pointer(addr: DeviceAddr) -> *mut c_void {
     #[expect(clippy::cast_possible_truncation, reason = "as long as a pointer, see below")]
-    let addr = addr as usize;
+    let addr = addr.0 as usize;
     std::ptr::without_provenance_mut(addr)
 }
 
@@ -209,7 +243,7 @@ const _: () = assert!(size_of::<usize>() == 8);
 
 impl vmm_pool_t {
     #[inline]
-    fn request(
+    pub(crate) fn request(
         &self,
         len: u64,
         alignment: u64,
@@ -220,42 +254,27 @@ impl vmm_pool_t {
         Ok(Request { len, alignment, stream, owner: self.owners.get(owner)? })
     }
 
-    /// Puts a lease where its address finds it.
-    #[inline]
-    fn hold(&self, lease: Lease) -> *mut c_void {
-        let addr = lease.addr().0;
-        if addr != 0 {
-            self.table.insert(lease);
-        }
-        pointer(addr)
-    }
-
-    /// Does something with the lease at `ptr`, and nothing for NULL.
-    pub(crate) fn with_lease<T: Default>(
-        &self,
-        ptr: *const c_void,
-        body: impl FnOnce(&Lease) -> T,
-    ) -> Result<T, Fault> {
-        if ptr.is_null() {
-            return Ok(T::default());
-        }
-        self.table.with(addr(ptr), body).map_err(|e| self.not_a_lease(ptr, e))
-    }
-
     #[cold]
-    pub(crate) fn not_a_lease(&self, ptr: *const c_void, _: NotALease) -> Fault {
-        let text = match self.table.find(addr(ptr)) {
+    pub(crate) fn not_a_lease(&self, error: NotALease) -> Fault {
+        let text = match self.pool.find_raw(error.addr) {
             Some(found) => format!(
-                "{ptr:p} lies {} bytes inside the lease at {:#x}: pass the address that \
-                 vmm_allocate gave, which vmm_find has as base",
-                addr(ptr) - found.base,
-                found.base
+                "{:?} lies {} bytes inside the lease at {:?}: pass the address that vmm_allocate \
+                 gave, which vmm_find has as base",
+                error.addr,
+                error.addr.since(found.addr),
+                found.addr
             ),
-            None => format!(
-                "{ptr:p} is not in a live lease of this pool: it was released already, or comes \
-                 from elsewhere"
-            ),
+            None => error.to_string(),
         };
         Fault::new(vmm_status_t::VMM_NOT_A_LEASE, text)
+    }
+
+    /// What a call that names a lease came to.
+    #[cold]
+    pub(crate) fn lease_fault(&self, error: PoolError) -> Fault {
+        match error {
+            PoolError::NotALease(error) => self.not_a_lease(error),
+            other => other.into(),
+        }
     }
 }

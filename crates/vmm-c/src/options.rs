@@ -47,7 +47,7 @@ pub enum vmm_frame_kind_t {
     VMM_FRAME_DEVICE = 0,
     /// Memory of the device that can be exported to another process.
     VMM_FRAME_EXPORTABLE = 1,
-    /// Memory of the device that network cards can register.
+    /// Memory of the device that network cards can register, and that can be exported.
     VMM_FRAME_RDMA = 2,
     /// Pinned memory of the host.
     VMM_FRAME_HOST = 3,

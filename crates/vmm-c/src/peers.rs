@@ -41,10 +41,7 @@ pub unsafe extern "C" fn vmm_grant(
         if ptr.is_null() {
             return Ok(());
         }
-        // The device calls take long: a hold of our own, instead of the table's lock, keeps the
-        // lease.
-        let lease = pool.table.hold(addr(ptr)).map_err(|e| pool.not_a_lease(ptr, e))?;
-        Ok(lease.grant(&peers)?)
+        pool.pool.grant_raw(addr(ptr), &peers).map_err(|error| pool.lease_fault(error))
     };
     // SAFETY: by this function's contract.
     unsafe { guard::with_pool(pool, body) }

@@ -6,9 +6,9 @@ use crate::error::{self, Fault};
 use crate::guard;
 use crate::options::{Wanted, vmm_pool_options_t};
 use crate::owners::Owners;
+use crate::private::Privates;
 use crate::sized::SizedStruct;
 use crate::status::vmm_status_t;
-use crate::table::Table;
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ use vmm_core::{Pool, VirtualMemoryDevice};
 #[derive(Debug)]
 pub struct vmm_pool_t {
     pub(crate) pool: Pool<AnyDevice>,
-    pub(crate) table: Table,
     pub(crate) owners: Owners,
     pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) privates: Privates,
     /// A panic happened in a call of this pool.
     pub(crate) broken: AtomicBool,
     /// The ordinal of its device, for snapshots.
@@ -62,9 +62,9 @@ impl vmm_pool_t {
         name.retain(|byte| *byte != 0);
         Ok(Self {
             pool: Pool::new(Arc::new(device), options)?,
-            table: Table::new(),
             owners: Owners::new(),
             callbacks: Arc::default(),
+            privates: Privates::default(),
             broken: AtomicBool::new(false),
             ordinal,
             device_name: CString::new(name).unwrap_or_default(),
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn vmm_pool_destroy(pool: *mut vmm_pool_t) -> vmm_status_t
     }
     guard::call(move || {
         pool.callbacks.clear();
-        drop(pool.table.drain());
+        pool.pool.release_all_raw();
         drop(pool);
         Ok(())
     })

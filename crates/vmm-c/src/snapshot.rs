@@ -8,7 +8,7 @@ use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::SystemTime;
-use vmm_core::{AddrRange, Snapshot};
+use vmm_core::{AddrRange, PrivateId, Snapshot};
 use vmm_trace::write::{self, Entry, Frame, Segment};
 use vmm_trace::{Action, Block, BlockState};
 
@@ -54,7 +54,7 @@ fn for_viewers(snapshot: &Snapshot, device: u32, now_us: u64) -> write::Snapshot
             device,
             address: range.addr.0,
             stream: 0,
-            pool: (0, 0),
+            pool: (0, private_pool(snapshot, range)),
             is_small: false,
             is_expandable: true,
             blocks: filled(range, &blocks),
@@ -70,7 +70,7 @@ fn for_viewers(snapshot: &Snapshot, device: u32, now_us: u64) -> write::Snapshot
             size: lease.requested,
             stream: lease.stream.0,
             time_us: now_us,
-            pool: (0, 0),
+            pool: (0, lease.private_pool.map_or(0, PrivateId::number)),
             frames: vec![Frame {
                 filename: "owner".to_owned(),
                 line: 0,
@@ -106,6 +106,14 @@ fn unused(address: u64, size: u64) -> Block {
     Block { address, size, requested_size: 0, state: BlockState::Inactive }
 }
 
+/// The number of the private pool that a range belongs to, as viewers show graph pools; 0 if none.
+fn private_pool(snapshot: &Snapshot, range: AddrRange) -> u64 {
+    let holds = |region: &AddrRange| region.addr <= range.addr && range.addr < region.end();
+    let mut pools = snapshot.private_pools.iter();
+    let found = pools.find(|pool| pool.regions.iter().any(holds));
+    found.map_or(0, |pool| pool.id.number())
+}
+
 /// Ranges that have memory, as long as they are in one piece, by address.
 pub(crate) fn mapped(snapshot: &Snapshot) -> Vec<AddrRange> {
     let mut ranges: Vec<AddrRange> = if snapshot.mappings.is_empty() {
@@ -115,10 +123,13 @@ pub(crate) fn mapped(snapshot: &Snapshot) -> Vec<AddrRange> {
         snapshot.mappings.iter().filter(|m| !m.stale).map(|m| m.range).collect()
     };
     ranges.sort_by_key(|range| range.addr);
+    let of_same_pool = |one, other| private_pool(snapshot, one) == private_pool(snapshot, other);
     let mut joined: Vec<AddrRange> = Vec::new();
     for range in ranges {
         match joined.last_mut() {
-            Some(last) if last.end() == range.addr => last.len += range.len,
+            Some(last) if last.end() == range.addr && of_same_pool(*last, range) => {
+                last.len += range.len;
+            }
             _ => joined.push(range),
         }
     }

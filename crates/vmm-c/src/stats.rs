@@ -67,6 +67,10 @@ pub struct vmm_stats_t {
     pub mappings: u64,
     /// Address space reserved.
     pub address_bytes: u64,
+    /// Private pools that were made and not released.
+    pub private_pools: u64,
+    /// Of `reserved_bytes`, what serves private pools and leases that these have left.
+    pub private_reserved_bytes: u64,
 }
 
 // SAFETY: `size` comes first, and all other fields are 64-bit integers.
@@ -74,7 +78,17 @@ unsafe impl SizedStruct for vmm_stats_t {}
 
 impl From<Stats> for vmm_stats_t {
     fn from(stats: Stats) -> Self {
-        let Stats { counters, limit, target, frames, mappings, address_bytes, .. } = stats;
+        let Stats {
+            counters,
+            limit,
+            target,
+            frames,
+            mappings,
+            address_bytes,
+            private_pools,
+            private_reserved_bytes,
+            ..
+        } = stats;
         let Counters {
             live_bytes,
             requested_bytes,
@@ -129,6 +143,8 @@ impl From<Stats> for vmm_stats_t {
             frames,
             mappings,
             address_bytes,
+            private_pools,
+            private_reserved_bytes,
         }
     }
 }
@@ -149,6 +165,20 @@ pub unsafe extern "C" fn vmm_stats(pool: *mut vmm_pool_t, stats: *mut vmm_stats_
     unsafe { guard::with_pool(pool, body) }
 }
 
+/// Lets the three peaks among the figures begin anew, at what there is now.
+///
+/// # Safety
+/// `pool` is NULL or lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmm_reset_peaks(pool: *mut vmm_pool_t) -> vmm_status_t {
+    let body = |pool: &vmm_pool_t| {
+        pool.pool.reset_peaks();
+        Ok(())
+    };
+    // SAFETY: by this function's contract.
+    unsafe { guard::with_pool(pool, body) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,7 +187,7 @@ mod tests {
     #[test]
     fn every_counter_has_a_field() {
         let ours = size_of::<vmm_stats_t>() - size_of::<usize>();
-        let others = 5 * size_of::<u64>();
+        let others = 7 * size_of::<u64>();
         assert_eq!(ours, size_of::<Counters>() + others, "a new counter belongs at the end");
     }
 }

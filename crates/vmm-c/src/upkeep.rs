@@ -142,7 +142,6 @@ pub unsafe extern "C" fn vmm_forget_stream(
 pub unsafe extern "C" fn vmm_validate(pool: *mut vmm_pool_t) -> vmm_status_t {
     let body = |pool: &vmm_pool_t| {
         pool.pool.validate();
-        pool.table.validate(|| pool.pool.snapshot());
         Ok(())
     };
     // SAFETY: by this function's contract.

@@ -7,6 +7,7 @@ use crate::pool::vmm_pool_t;
 use crate::snapshot::{blocks, filled, mapped};
 use crate::status::vmm_status_t;
 use std::ffi::c_void;
+use vmm_core::DeviceAddr;
 use vmm_trace::BlockState;
 
 /// What a piece of a pool's address space is.
@@ -93,7 +94,7 @@ fn pieces(snapshot: &vmm_core::Snapshot) -> Vec<vmm_piece_t> {
 fn piece(kind: vmm_piece_kind_t, address: u64, len: u64, requested: u64) -> vmm_piece_t {
     vmm_piece_t {
         size: size_of::<vmm_piece_t>(),
-        address: pointer(address),
+        address: pointer(DeviceAddr(address)),
         len,
         requested,
         kind: kind as u32,

@@ -19,7 +19,7 @@ fn with_standard<'a>(standard: &'a str, args: &'a [String]) -> Vec<&'a str> {
 fn check_example(text: &str, snapshot: &Path) {
     for expected in [
         "vmm 0.",
-        "released twice: 0x",
+        "released twice: no live lease of this pool begins at 0x",
         "pressure: 41943040 bytes wanted",
         "out of memory: 52428800 bytes asked for",
         "held by",

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// The sources with public items, in the order in which the header shows them.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "version",
     "status",
     "error",
@@ -12,6 +12,7 @@ const SOURCES: [&str; 14] = [
     "pool",
     "owners",
     "memory",
+    "private",
     "peers",
     "upkeep",
     "callbacks",

@@ -73,17 +73,20 @@ Examples:
   vmm replay run.pickle.gz --budget            the smallest limit that works
   vmm replay traces --json                     for programs
   vmm replay traces --device cuda --check      real calls on a card, every byte checked
+  vmm replay traces --device vulkan            the same pool on Vulkan's sparse buffers
   vmm probe --json > card.json                 on your card, while it is idle; then anywhere
   vmm replay traces --costs card.json          what its driver would take
 
-On a card (--device cuda) the pool's calls are made for real, so driver, worker and worst
-are measured. The clock stays that of the trace, and skips its gaps: a fence counts as
-reached --lag after it was recorded, as on the mock, and if the card is not there yet the
-host waits for it, uncounted. Before each fence the card gets 20 us of stand-in work. So
-the figures say what this card and driver take for the calls that the pool makes in this
-program. The program's own kernels do not run; --busy lets one run beside the replay, for
-half a minute at most, and on the mock multiplies the costs by 3, as was measured on a
-card. The worker is modelled in all cases.
+On a card (--device cuda or vulkan) the pool's calls are made for real, so driver, worker
+and worst are measured. The clock stays that of the trace, and skips its gaps: a fence
+counts as reached --lag after it was recorded, as on the mock, and if the card is not there
+yet the host waits for it, uncounted. Before each fence the card gets 20 us of stand-in
+work. So the figures say what this card and driver take for the calls that the pool makes
+in this program. The program's own kernels do not run; --busy lets one run beside the
+replay, on CUDA for half a minute at most, and on the mock multiplies the costs by 3, as was
+measured on a card. The worker is modelled in all cases. Vulkan binds on the device, behind
+the call: that counts where the host waits for it, as the worker does, not where a stream
+does.
 
 --check fills each lease on its stream with a pattern of its own and compares all of it on
 the stream that uses it last, before its release, all on the device. It writes and reads
@@ -137,10 +140,11 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "WHO", default_value = "worker")]
     pub maintenance: MaintenanceOption,
 
-    /// The device to replay on: mock, cuda or cuda:N
+    /// The device to replay on: mock, cuda, cuda:N, vulkan, vulkan:N or vulkan:NAME
     ///
     /// The mock is host-only, with the rules and the measured costs of an NVIDIA H200, or the costs
-    /// of --costs. On a card the driver's calls are made and measured.
+    /// of --costs. On a card the driver's calls are made and measured. A Vulkan device is named by its
+    /// index or by a part of its name; without either the best is taken, GPUs first.
     #[arg(long, value_name = "DEVICE", default_value = "mock")]
     pub device: DeviceOption,
 

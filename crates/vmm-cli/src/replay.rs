@@ -13,7 +13,7 @@ use vmm_trace::{DeviceTrace, Trace, read_file};
 
 /// Replays all inputs, prints a table or JSON, and says how it went.
 pub(crate) fn run(options: &ReplayOptions, terminal: Terminal) -> Exit {
-    let device = match ReplayDevice::open(options.device, options.costs.as_deref()) {
+    let device = match ReplayDevice::open(&options.device, options.costs.as_deref()) {
         Ok(device) => device,
         Err(line) => {
             eprintln!("error: {line}");

@@ -10,7 +10,11 @@ use vmm_core::{
 };
 use vmm_mock::{MockDevice, MockOptions};
 use vmm_replay::{Amount, CheckResult, ReplaySettings, replay_checked};
-use vmm_trace::{Census, DeviceTrace, Event, EventKind};
+use vmm_trace::EventKind;
+
+#[path = "../../vmm-replay/tests/support/two_streams.rs"]
+mod two_streams;
+use two_streams::{TENSORS, two_streams};
 
 const MIB: u64 = 1 << 20;
 const LAG: Duration = Duration::from_millis(5);
@@ -135,40 +139,6 @@ impl VirtualMemoryDevice for Wrong {
     }
 }
 
-/// Tensors of many lengths on two streams, some in use by a third beyond their end.
-fn trace() -> DeviceTrace {
-    let mut events = Vec::new();
-    let mut push = |time_us, kind| events.push(Event { time_us, kind });
-    let mut pending: Option<u32> = None;
-    for id in 0..400_u32 {
-        let at_us = u64::from(id) * 100;
-        let stream = u16::from(id % 3 == 0);
-        let len = MIB * u64::from(1 + id * 7 % 13) + 512;
-        push(at_us, EventKind::Alloc { id, len, stream, pool: 0 });
-        if let Some(id) = pending.take() {
-            push(at_us + 40, EventKind::FreeCompleted { id });
-        }
-        let Some(gone) = id.checked_sub(8) else { continue };
-        push(at_us + 50, EventKind::FreeRequested { id: gone });
-        if gone % 5 == 0 {
-            pending = Some(gone);
-        } else {
-            push(at_us + 50, EventKind::FreeCompleted { id: gone });
-        }
-    }
-    DeviceTrace {
-        device: 0,
-        streams: vec![0, 1],
-        pools: vec![(0, 0)],
-        tensor_count: 400,
-        start_live: Vec::new(),
-        start_reserved: 0,
-        events,
-        end_segments: Vec::new(),
-        census: Census::default(),
-    }
-}
-
 /// What the check finds, or what stopped the replay.
 fn check(flaw: Flaw, cross_stream: CrossStream) -> Result<CheckResult, String> {
     let lag = u64::try_from(LAG.as_nanos()).expect("short");
@@ -179,13 +149,13 @@ fn check(flaw: Flaw, cross_stream: CrossStream) -> Result<CheckResult, String> {
     let device = Arc::new(Wrong { mock, flaw, last: Mutex::default() });
     let settings =
         ReplaySettings { limit: Some(Amount::OfPeak(1.3)), cross_stream, ..Default::default() };
-    let trace = trace();
+    let trace = two_streams(100);
     let result = replay_checked(&trace, &settings, device, &timeline, &contents, &mut |_, _| {});
     let result = result.map_err(|error| error.to_string())?;
     // Every tensor came to be, so every one was checked.
     assert_eq!(result.failures, 0, "{flaw:?}");
     let check = result.check.expect("was asked for");
-    assert_eq!(check.leases, 400);
+    assert_eq!(check.leases, u64::from(TENSORS));
     let bytes = trace.events.iter().map(|event| match event.kind {
         EventKind::Alloc { len, .. } => len,
         _ => 0,
@@ -207,7 +177,10 @@ fn two_places_with_one_memory_show_as_wrong_bytes() {
     let found = check(Flaw::OneFrameTwice, CrossStream::WaitOnDevice).expect("can be replayed");
     assert!(found.wrong_bytes > 0, "{found:?}");
     let first = found.first_wrong.first().expect("is named");
-    assert!((1..=400).contains(&first.lease) && first.offset < 13 * MIB + 512, "{first:?}");
+    assert!(
+        (1..=u64::from(TENSORS)).contains(&first.lease) && first.offset < 13 * MIB + 512,
+        "{first:?}"
+    );
 }
 
 #[test]

@@ -4,10 +4,12 @@
 //! times mean nothing there.
 
 use serde_json::Value;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
+
+#[path = "support/small_log.rs"]
+mod small_log;
 
 /// Builds the driver in a folder of its own. `None`, and says so, without a compiler.
 fn driver() -> Option<TempDir> {
@@ -42,33 +44,11 @@ fn vmm(driver: &TempDir, args: &[&str], settings: &[(&str, &str)]) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// The driver has 1 GiB, and the only trace that ships needs more: this one is written here.
-fn trace(folder: &Path) -> PathBuf {
-    let mut log = "Thread,Time,Action,Pointer,Size,Stream\n".to_owned();
-    let mut line = |at: u64, action: &str, id: u64, len: u64| {
-        let (seconds, micros, stream) = (at / 1_000_000, at % 1_000_000, id % 2);
-        let (minutes, seconds) = (seconds / 60, seconds % 60);
-        log.push_str(&format!(
-            "1,00:{minutes:02}:{seconds:02}.{micros:06},{action},0x{:x},{len},{stream}\n",
-            (id + 1) << 28
-        ));
-    };
-    let len = |id: u64| (1 << 20) * (1 + id * 7 % 13) + 512;
-    for id in 0..300 {
-        line(id * 1_000, "allocate", id, len(id));
-        if id >= 8 {
-            line(id * 1_000 + 500, "free", id - 8, len(id - 8));
-        }
-    }
-    let path = folder.join("two_streams.csv");
-    fs::write(&path, log).expect("writable");
-    path
-}
-
 #[test]
 fn a_checked_replay_on_a_card_is_that_of_the_mock() {
     let Some(driver) = driver() else { return };
-    let path = trace(driver.path());
+    // The driver has 1 GiB.
+    let path = small_log::write(driver.path());
     let path = path.to_str().expect("UTF-8");
     let replay = |more: &[&str]| {
         let args = [&["replay", path, "--limit", "1.2x", "--check", "--json"], more].concat();
@@ -81,7 +61,7 @@ fn a_checked_replay_on_a_card_is_that_of_the_mock() {
             assert_eq!(card[same], mock[same], "{same}");
         }
         assert_eq!(card["check"], mock["check"]);
-        assert_eq!(card["check"]["leases"], 300);
+        assert_eq!(card["check"]["leases"], small_log::TENSORS);
         assert_eq!(card["check"]["wrong_bytes"], 0);
         let calls = |kind: &str| card[kind]["map"]["count"].as_u64().unwrap_or(0);
         assert!(calls("device_calls") + calls("worker_device_calls") > 0, "{card}");

@@ -1,33 +1,101 @@
 //! An arena: regions of addresses for leases of one range of lengths, and where they are free.
 //!
-//! Two arenas keep short leases from pinning the frames of long ones.
+//! Two arenas keep short leases from pinning the frames of long ones. They come in pairs: the first is
+//! the general one, each other pair is that of one private pool ([`crate::tenancy`]).
 
 use crate::bins::Bins;
 use crate::extent::{ExtentId, Extents, Kind, NONE};
 use crate::region::{Region, RegionId};
 use crate::slab::Slab;
 use crate::timeline::{Point, READY, StreamSlot};
+use std::ops::{Index, IndexMut};
 
 pub(crate) type ArenaId = u8;
-/// Leases up to [`SMALL_MAX`].
+/// A pair of arenas, by its first: the one for short leases. The one for long ones comes next.
+pub(crate) type PairId = ArenaId;
+/// The pair that belongs to no private pool.
+pub(crate) const GENERAL: PairId = 0;
+/// Leases up to [`SMALL_MAX`], of the general pair.
 pub(crate) const SMALL: ArenaId = 0;
 /// All longer ones.
 pub(crate) const LARGE: ArenaId = 1;
 /// The longest lease of the small arena, in bytes.
 pub(crate) const SMALL_MAX: u64 = 1 << 20;
 
+/// The pair that an arena belongs to.
+pub(crate) fn pair_of(arena: ArenaId) -> PairId {
+    arena & !1
+}
+
+/// Whether an arena is for short leases.
+pub(crate) fn is_short(arena: ArenaId) -> bool {
+    arena & 1 == SMALL
+}
+
 #[derive(Debug)]
 pub(crate) struct Arena {
-    /// Boxed, so that an arena is short: the hot path picks one of two, and looks at no region.
+    /// Boxed, so that an arena is short: the hot path picks one of them, and looks at no region.
     pub(crate) regions: Box<Slab<Region>>,
     /// Free extents by who may take them; `None` for streams that never released here.
     bins: Vec<Option<Box<Bins>>>,
     voids: ExtentId,
+    /// Bytes of the mappings here that are current.
+    pub(crate) mapped: u64,
+}
+
+/// All arenas of a pool.
+#[derive(Debug)]
+pub(crate) struct Arenas {
+    /// With a place for every id, so that the hot path need not check one.
+    table: Box<[Arena; ARENAS]>,
+    in_use: usize,
+}
+
+const ARENAS: usize = ArenaId::MAX as usize + 1;
+
+impl Arenas {
+    /// The general pair.
+    pub(crate) fn new() -> Self {
+        let table: Vec<Arena> = (0..ARENAS).map(|_| Arena::new()).collect();
+        Self { table: table.try_into().expect("as many as there are ids"), in_use: 2 }
+    }
+
+    /// Adds a pair; `None` if there are as many as there can be.
+    pub(crate) fn add_pair(&mut self) -> Option<PairId> {
+        let pair = PairId::try_from(self.in_use).ok()?;
+        self.in_use += 2;
+        Some(pair)
+    }
+
+    /// All that were added, by id.
+    pub(crate) fn all(&self) -> &[Arena] {
+        &self.table[..self.in_use]
+    }
+
+    /// The two of a pair.
+    pub(crate) fn pair(&self, pair: PairId) -> &[Arena] {
+        &self.table[usize::from(pair)..][..2]
+    }
+}
+
+impl Index<ArenaId> for Arenas {
+    type Output = Arena;
+    #[inline]
+    fn index(&self, id: ArenaId) -> &Arena {
+        &self.table[usize::from(id)]
+    }
+}
+
+impl IndexMut<ArenaId> for Arenas {
+    #[inline]
+    fn index_mut(&mut self, id: ArenaId) -> &mut Arena {
+        &mut self.table[usize::from(id)]
+    }
 }
 
 impl Arena {
     pub(crate) fn new() -> Self {
-        Self { regions: Box::default(), bins: vec![None], voids: NONE }
+        Self { regions: Box::default(), bins: Vec::new(), voids: NONE, mapped: 0 }
     }
 
     pub(crate) fn region(&self, id: RegionId) -> &Region {

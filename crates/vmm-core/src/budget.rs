@@ -6,7 +6,7 @@
 //! background, because memory in long frames serves a mixed program badly. ARCHITECTURE.md has the
 //! measurements behind each constant.
 
-use crate::arena::{ArenaId, SMALL};
+use crate::arena::{ArenaId, is_short};
 use crate::churn::Churn;
 use crate::units::round_down;
 use std::time::Duration;
@@ -44,6 +44,8 @@ pub(crate) struct Budget {
     peak: u64,
     /// What would be live if the request under way could be served; it is no peak before it is.
     wish: u64,
+    /// Nothing is made ahead above this: what a trim released is not made again before memory is short.
+    trimmed_to: u64,
     /// The most live bytes since `window_start`, and in the window before.
     window_peak: u64,
     last_window_peak: u64,
@@ -65,6 +67,7 @@ impl Budget {
             time_to_live,
             peak: 0,
             wish: 0,
+            trimmed_to: u64::MAX,
             window_peak: 0,
             last_window_peak: 0,
             window_start: Duration::ZERO,
@@ -75,6 +78,21 @@ impl Budget {
     /// Notes what would be live with the request under way; 0 when it is over.
     pub(crate) fn wish(&mut self, bytes: u64) {
         self.wish = bytes;
+    }
+
+    /// Notes that the program wants no more than `keep` bytes reserved for now.
+    pub(crate) fn trim_to(&mut self, keep: u64) {
+        self.trimmed_to = keep;
+    }
+
+    /// Notes that memory had to be found for a request, or that there may be more of it.
+    pub(crate) fn end_trim(&mut self) {
+        self.trimmed_to = u64::MAX;
+    }
+
+    /// Whether frames that go are made anew as others.
+    pub(crate) fn may_exchange(&self) -> bool {
+        self.trimmed_to == u64::MAX
     }
 
     /// Notes that frames had to move so that a request could be served.
@@ -113,7 +131,8 @@ impl Budget {
 
     /// Up to here frames are made ahead of need.
     pub(crate) fn ahead(&self) -> u64 {
-        self.known_level().unwrap_or(permille(self.recent_peak(), AHEAD_PERMILLE))
+        let level = self.known_level().unwrap_or(permille(self.recent_peak(), AHEAD_PERMILLE));
+        level.min(self.trimmed_to)
     }
 
     fn recent_peak(&self) -> u64 {
@@ -127,20 +146,20 @@ impl Budget {
             None => self.peak() / FRAMES_PER_PEAK,
         };
         let len = self.whole_granules(len);
-        if arena == SMALL { len.min(SMALL_FRAME.max(self.granule)) } else { len }
+        if is_short(arena) { len.min(SMALL_FRAME.max(self.granule)) } else { len }
     }
 
     /// The length of a frame made ahead of need, with `reserved` bytes there already.
     pub(crate) fn ahead_len(&self, arena: ArenaId, reserved: u64) -> u64 {
         let len = self.frame_len(arena);
         let fine = self.limit.is_some() && reserved > permille(self.ahead(), 1000 - FINE_PERMILLE);
-        if fine && arena != SMALL { self.whole_granules(len / FINE_PER_FRAME) } else { len }
+        if fine && !is_short(arena) { self.whole_granules(len / FINE_PER_FRAME) } else { len }
     }
 
     /// The length of a frame made for a request that lacks `missing` bytes.
     pub(crate) fn growth_len(&self, arena: ArenaId, missing: u64) -> u64 {
         let len = self.frame_len(arena);
-        if self.known_level().is_some() || arena == SMALL {
+        if self.known_level().is_some() || is_short(arena) {
             return len;
         }
         missing.min(self.whole_granules(self.peak() / LONGEST_PER_PEAK)).max(len)
@@ -184,7 +203,7 @@ fn permille(bytes: u64, permille: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arena::LARGE;
+    use crate::arena::{LARGE, SMALL};
 
     const MIB: u64 = 1 << 20;
 

@@ -181,7 +181,7 @@ pub enum FrameKind {
     Device,
     /// Memory of the device that can be exported to another process.
     Exportable,
-    /// Memory of the device that network cards can register.
+    /// Memory of the device that network cards can register, and that can be exported.
     Rdma,
     /// Pinned memory of the host.
     Host,

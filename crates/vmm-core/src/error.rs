@@ -1,6 +1,7 @@
 //! What can go wrong, each with the facts that its handler needs.
 
 use crate::device::DeviceError;
+use crate::units::DeviceAddr;
 use std::fmt;
 
 /// Why an allocation failed.
@@ -70,6 +71,16 @@ impl fmt::Display for OutOfMemory {
     }
 }
 
+/// An address at which no live lease begins that is named by its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no live lease of this pool begins at {addr:?}: it was released already, or comes from elsewhere"
+)]
+pub struct NotALease {
+    /// The address.
+    pub addr: DeviceAddr,
+}
+
 /// Why a pool could not be made or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
@@ -87,6 +98,15 @@ pub enum PoolError {
     /// A stream is capturing a graph, which the call would break.
     #[error("a stream is capturing a graph: call again when the capture has ended")]
     Capturing,
+    /// An address is not that of a lease.
+    #[error("{0}")]
+    NotALease(#[from] NotALease),
+    /// Too many private pools live or have leases.
+    #[error("{most} private pools live or have leases: release one")]
+    TooManyPrivatePools {
+        /// How many there can be.
+        most: usize,
+    },
     /// A device call failed.
     #[error("{0}")]
     Device(#[from] DeviceError),

@@ -6,7 +6,7 @@
 //! idle frames do not suffice, the run may begin with the free end of one frame in use and end with the
 //! free start of another: these are mapped a second time too, and stay where they are for their holders.
 
-use crate::arena::{ArenaId, LARGE};
+use crate::arena::{ArenaId, GENERAL, LARGE, pair_of};
 use crate::device::FrameKind;
 use crate::extent::{ExtentId, Kind, NONE};
 use crate::frame::{FrameId, MappingId};
@@ -35,6 +35,9 @@ pub(crate) struct Means {
     pub(crate) exact: bool,
     /// Binds are queued on the device.
     pub(crate) queued: bool,
+    /// Idle frames serve only if no queued work uses them any more. A stream captures a graph into a
+    /// private pool: no order between its nodes and that work holds when the graph runs.
+    pub(crate) ready_only: bool,
 }
 
 /// Where frames could be mapped so that a request fits.
@@ -175,7 +178,7 @@ impl State {
             let prev = extents[void].prev;
             if prev != NONE && self.usable(prev, READY) { extents[prev].len } else { 0 }
         };
-        let void = self.arenas[usize::from(arena)]
+        let void = self.arenas[arena]
             .voids(extents)
             .filter(|void| extents[*void].len >= len)
             .max_by_key(|void| (ready_before(*void), extents[*void].len))?;
@@ -187,7 +190,7 @@ impl State {
 
     /// All places for a request, least need first.
     fn places(&self, arena: ArenaId, want: &Want) -> Vec<Place> {
-        let mut places: Vec<Place> = self.arenas[usize::from(arena)]
+        let mut places: Vec<Place> = self.arenas[arena]
             .voids(&self.extents)
             .filter_map(|void| {
                 let gap = &self.extents[void];
@@ -253,7 +256,7 @@ impl State {
         chosen: &mut Vec<Choice>,
     ) -> Option<()> {
         gap.missing = round_up(gap.missing, self.budget.granule)?;
-        let frame_len = self.budget.growth_len(arena, gap.missing);
+        let frame_len = self.growth_len(arena, gap.missing);
         while gap.missing > 0 {
             // A whole frame where it fits; just what is needed otherwise.
             let whole = frame_len <= room.min(gap.left) && !means.exact;
@@ -264,6 +267,18 @@ impl State {
             chosen.push(Choice::New(len));
         }
         Some(())
+    }
+
+    /// The length of a frame made for a request that lacks `missing` bytes. In a private pool it is
+    /// short, because its rest serves nobody else: what is missing, or an eighth of what the arena has,
+    /// so that many requests make for few calls.
+    pub(crate) fn growth_len(&self, arena: ArenaId, missing: u64) -> u64 {
+        let len = self.budget.growth_len(arena, missing);
+        if pair_of(arena) == GENERAL {
+            return len;
+        }
+        let eighth = round_down(self.arenas[arena].mapped / 8, self.budget.granule);
+        len.min(missing.max(eighth))
     }
 
     /// Bytes of frames that may be made before `ceiling`, or the limit, is passed.
@@ -285,16 +300,16 @@ impl State {
     ) -> Growth {
         let Reserve { arena, slot, .. } = reserve;
         if let Some(prefix) = place.prefix {
-            self.arenas[usize::from(arena)].remove(&mut self.extents, prefix);
+            self.arenas[arena].remove(&mut self.extents, prefix);
             self.extents[prefix].kind = Kind::Pending;
         }
         let total: u64 = chosen.iter().map(Choice::frame_len).sum();
         let base = self.extents[place.void].addr;
-        self.arenas[usize::from(arena)].unlink_void(&mut self.extents, place.void);
+        self.arenas[arena].unlink_void(&mut self.extents, place.void);
         self.extents[place.void].kind = Kind::Pending;
         if self.extents[place.void].len > total {
             let rest = self.extents.split(place.void, total);
-            self.arenas[usize::from(arena)].set_void(&mut self.extents, rest);
+            self.arenas[arena].set_void(&mut self.extents, rest);
         }
         let cuts = self.cut_all(chosen.iter().map(Choice::parts));
         let mut extent = place.void;
@@ -379,7 +394,7 @@ impl State {
 
     /// Cuts a range out of a free extent; the answer is `Pending`. What is below keeps its id.
     fn cut(&mut self, id: ExtentId, addr: u64, len: u64) -> ExtentId {
-        let arena = &mut self.arenas[usize::from(self.extents[id].arena)];
+        let arena = &mut self.arenas[self.extents[id].arena];
         let cut = arena.cut(&mut self.extents, id, addr, len);
         self.extents[cut].kind = Kind::Pending;
         cut

@@ -1,6 +1,6 @@
 //! Which frames, and which ends of frames, can move to another address.
 
-use crate::arena::{ArenaId, LARGE, SMALL};
+use crate::arena::{ArenaId, LARGE, SMALL, is_short};
 use crate::extent::{ExtentId, Kind, NONE};
 use crate::frame::{FrameId, MappingId};
 use crate::growth::Means;
@@ -46,13 +46,14 @@ pub(crate) struct Reserve {
 }
 
 impl State {
-    /// Idle frames, best to take first: those of the request's own arena, in the shortest free
-    /// extents, because long runs are worth keeping whole. What peers were given comes last.
+    /// Idle frames, best to take first: those of leases as long as the request, in the shortest free
+    /// extents, because long runs are worth keeping whole. What peers were given comes last. Frames of
+    /// private pools are nobody else's.
     pub(crate) fn idle_frames(&self, reserve: Reserve, means: Means) -> Vec<IdleFrame> {
-        let order: &[ArenaId] = match (reserve.arena, means.borrow) {
-            (LARGE, _) => &[LARGE, SMALL],
-            (_, true) => &[SMALL, LARGE],
-            (_, false) => &[SMALL],
+        let order: &[ArenaId] = match (is_short(reserve.arena), means.borrow) {
+            (false, _) => &[LARGE, SMALL],
+            (true, true) => &[SMALL, LARGE],
+            (true, false) => &[SMALL],
         };
         let mut all = self.leaving_frames(reserve, means);
         all.extend(self.split_idle_frames(reserve, means));
@@ -84,7 +85,7 @@ impl State {
         means: Means,
         least: u64,
     ) -> Vec<ExtentId> {
-        let arena = &self.arenas[usize::from(arena)];
+        let arena = &self.arenas[arena];
         let mut extents: Vec<ExtentId> = arena.free(&self.extents, reserve.slot, least).collect();
         if reserve.slot != READY {
             extents.extend(arena.free(&self.extents, READY, least));
@@ -103,7 +104,7 @@ impl State {
     /// Mappings that lie in an extent with all their bytes, by address.
     pub(crate) fn whole_mappings(&self, id: ExtentId) -> Vec<MappingId> {
         let extent = &self.extents[id];
-        let region = self.arenas[usize::from(extent.arena)].region(extent.region);
+        let region = self.arenas[extent.arena].region(extent.region);
         let mut found = Vec::new();
         let mut at = extent.addr;
         while at < extent.end() {
@@ -206,7 +207,7 @@ impl State {
     /// bytes) or at its back (the frame's first).
     fn free_end(&self, id: ExtentId, last: bool) -> Option<FreeEnd> {
         let extent = &self.extents[id];
-        let region = self.arenas[usize::from(extent.arena)].region(extent.region);
+        let region = self.arenas[extent.arena].region(extent.region);
         let mapping = region.mapping_at(if last { extent.addr } else { extent.end() - 1 })?;
         let entry = &self.frames.mappings[mapping];
         let (addr, end) =

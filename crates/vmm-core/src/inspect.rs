@@ -1,12 +1,13 @@
 //! What a pool tells about itself: figures, snapshots, the facts of an error.
 
-use crate::arena::LARGE;
+use crate::arena::{GENERAL, LARGE, PairId, pair_of};
 use crate::extent::{Extent, Kind};
 use crate::frame::MappingState;
 use crate::region::Region;
-use crate::report::{FrameView, FreeView, LeaseView, MappingView, Snapshot, Stats};
+use crate::report::{FrameView, FreeView, LeaseView, MappingView, PrivateView, Snapshot, Stats};
 use crate::state::State;
 use crate::step::range;
+use crate::tenancy::PrivateId;
 use crate::timeline::READY;
 use crate::units::DeviceAddr;
 use std::collections::HashMap;
@@ -20,6 +21,8 @@ impl State {
             frames: self.frames.frames.len() as u64,
             mappings: self.frames.mappings.len() as u64,
             address_bytes: self.address_bytes(),
+            private_pools: self.tenancies.living().count() as u64,
+            private_reserved_bytes: self.private_bytes(),
             remapping: !self.plain,
         }
     }
@@ -30,7 +33,7 @@ impl State {
 
     /// All regions, arena by arena.
     pub(crate) fn regions(&self) -> impl Iterator<Item = &Region> {
-        self.arenas.iter().flat_map(|arena| arena.regions.iter()).map(|(_, region)| region)
+        self.arenas.all().iter().flat_map(|arena| arena.regions.iter()).map(|(_, region)| region)
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -66,8 +69,10 @@ impl State {
                 .map(|extent| FreeView {
                     range: range(extent.addr, extent.len),
                     stream: (extent.stream != READY).then(|| self.timelines.id(extent.stream)),
+                    private_pool: self.tenancies.tenant(extent.arena),
                 })
                 .collect(),
+            private_pools: self.private_views(),
         }
     }
 
@@ -79,7 +84,21 @@ impl State {
             owner: self.owners.name(extent.owner).to_owned(),
             stream: self.timelines.id(extent.stream),
             count: extent.count,
+            private_pool: self.tenancies.tenant(extent.arena),
         }
+    }
+
+    fn private_views(&self) -> Vec<PrivateView> {
+        let view = |(id, pair): (PrivateId, PairId)| {
+            let arenas = &self.arenas.pair(pair);
+            let regions = arenas.iter().flat_map(|arena| arena.regions.iter());
+            PrivateView {
+                id,
+                regions: regions.map(|(_, region)| range(region.base, region.len)).collect(),
+                reserved_bytes: arenas.iter().map(|arena| arena.mapped).sum(),
+            }
+        };
+        self.tenancies.living().map(view).collect()
     }
 
     /// The names with the most live bytes, largest first.
@@ -97,20 +116,22 @@ impl State {
         owners
     }
 
-    /// The largest request that free extents, idle frames and, unless the device is full, new
-    /// frames could serve now.
-    pub(crate) fn largest_possible(&self, device_full: bool) -> u64 {
+    /// The largest request of a pair of arenas that free extents, idle frames and, unless the device is
+    /// full, new frames could serve now.
+    pub(crate) fn largest_possible(&self, device_full: bool, pair: PairId) -> u64 {
         if self.plain {
-            return self.largest_plain(device_full);
+            return self.largest_plain(device_full, pair);
         }
         let mut idle = 0;
         let mut longest = 0;
         for (id, extent) in self.extents.iter().filter(|(_, extent)| extent.kind == Kind::Free) {
-            if extent.arena == LARGE {
+            if extent.arena == pair + LARGE {
                 longest = longest.max(extent.len);
             }
-            idle +=
-                self.whole_mappings(id).iter().map(|m| self.frames.mappings[*m].len).sum::<u64>();
+            if pair_of(extent.arena) == GENERAL {
+                let whole = self.whole_mappings(id);
+                idle += whole.iter().map(|m| self.frames.mappings[*m].len).sum::<u64>();
+            }
         }
         let room = match self.budget.limit {
             Some(limit) if !device_full => limit.saturating_sub(self.counters.reserved_bytes),

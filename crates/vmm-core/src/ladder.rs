@@ -17,7 +17,7 @@
 //! Each rung only decides, under the lock; [`crate::shared`] acts, without it. A device that cannot
 //! map has fewer rungs: [`crate::plain`].
 
-use crate::arena::{ArenaId, LARGE, SMALL};
+use crate::arena::{ArenaId, GENERAL, LARGE, PairId, is_short, pair_of};
 use crate::bins::UNIT;
 use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::extent::ExtentId;
@@ -47,6 +47,13 @@ pub(crate) enum Next {
     Reserve(ArenaId, u64),
     /// Nothing is left to do within the pool.
     Exhausted,
+}
+
+impl Want {
+    /// Whether the request may use memory of this pair: of its own, and idle memory of the general one.
+    fn may_draw_on(&self, pair: PairId) -> bool {
+        pair == self.pair || pair == GENERAL
+    }
 }
 
 impl Next {
@@ -86,7 +93,8 @@ impl State {
         if !reach.capturing {
             self.poll(device, want.slot, reach.cross_stream)?;
         }
-        self.join_ready(want.slot);
+        self.sweep_released();
+        self.join_ready(want.pair, want.slot);
         if let Some(id) = self.take(want) {
             return Ok(Next::Taken(id));
         }
@@ -109,13 +117,18 @@ impl State {
         if waits_on_device && let Some(id) = self.take_fitting(device, want)? {
             return Ok(Next::Taken(id));
         }
+        // The general arenas have had addresses from the start.
+        if want.pair != GENERAL && self.lacks_addresses(want, reach) {
+            return Ok(Next::Reserve(want.arena(), self.address_need(want)));
+        }
         if let Some(growth) = self.plan_growth(want, means, &idle) {
             return Ok(Next::grow(growth));
         }
         if waits_on_device && let Some(next) = self.take_from_others(device, want, means)? {
             return Ok(next);
         }
-        // Ends of frames are no gain for a short lease, which fits into any hole.
+        // Ends of frames are no gain for a short lease, which fits into any hole, and in use by others,
+        // so not for a private pool.
         let ends = Means { ends: reach.means.ends && want.arena() == LARGE, ..means };
         let beyond = Means { ceiling: if reach.device_full { 0 } else { u64::MAX }, ..ends };
         // What came from other streams counts too.
@@ -140,13 +153,22 @@ impl State {
     /// What the first growth of a request may use: frames up to the target.
     fn first_means(&self, want: &Want, reach: Reach) -> Means {
         let target = if reach.device_full { 0 } else { self.budget.level() };
-        let borrow = want.arena() == LARGE || self.budget.known_level().is_some();
-        Means { target, ceiling: target, borrow, ends: false, ..reach.means }
+        let borrow = !is_short(want.arena()) || self.budget.known_level().is_some();
+        let ready_only = reach.capturing && want.pair != GENERAL;
+        Means { target, ceiling: target, borrow, ends: false, ready_only, ..reach.means }
     }
 
     /// Idle frames that a request may have.
     fn idle_for(&self, want: &Want, means: Means) -> Vec<IdleFrame> {
-        self.idle_frames(Reserve { arena: want.arena(), slot: want.slot, except: None }, means)
+        if means.ready_only && means.unmap_first {
+            return Vec::new();
+        }
+        let slot = if means.ready_only { READY } else { want.slot };
+        self.idle_frames(Reserve { arena: want.arena(), slot, except: None }, means)
+    }
+
+    fn lacks_addresses(&self, want: &Want, reach: Reach) -> bool {
+        !reach.address_full && !self.has_addresses(want.arena(), self.address_need(want))
     }
 
     /// The rungs that take time.
@@ -159,9 +181,8 @@ impl State {
         if self.steps_under_way > 0 && !reach.impatient {
             return Ok(Next::AwaitStep);
         }
-        let need = self.address_need(want);
-        if !reach.address_full && !self.has_addresses(want.arena(), need) {
-            return Ok(Next::Reserve(want.arena(), need));
+        if self.lacks_addresses(want, reach) {
+            return Ok(Next::Reserve(want.arena(), self.address_need(want)));
         }
         if reach.capturing {
             return Ok(Next::Exhausted);
@@ -173,7 +194,7 @@ impl State {
         {
             return Ok(Next::Remove(step));
         }
-        let fences = self.fences_to_wait_for(device, want.slot, reach.means)?;
+        let fences = self.fences_to_wait_for(device, want, reach.means)?;
         Ok(if fences.is_empty() { Next::Exhausted } else { Next::Wait(fences) })
     }
 
@@ -184,6 +205,7 @@ impl State {
         taker: StreamSlot,
         cross_stream: CrossStream,
     ) -> DeviceResult<()> {
+        self.fence_released(device);
         for slot in self.timelines.slots() {
             // A fence is recorded only where an answer would help, and so that a later poll has one.
             if slot != taker && self.has_free(slot) {
@@ -208,7 +230,7 @@ impl State {
     }
 
     fn has_free(&self, slot: StreamSlot) -> bool {
-        self.arenas.iter().any(|arena| arena.has_free(slot))
+        self.arenas.all().iter().any(|arena| arena.has_free(slot))
     }
 
     fn settle_retired(&mut self) {
@@ -225,7 +247,7 @@ impl State {
     /// Hands free memory of other streams whose work is over to all.
     pub(crate) fn free_reached(&mut self, taker: StreamSlot) {
         for slot in self.timelines.slots().filter(|slot| *slot != taker) {
-            for id in self.free_of(slot) {
+            for id in self.free_of(slot, |_| true) {
                 let extent = &self.extents[id];
                 let point = Point { stream: slot, epoch: extent.epoch };
                 if self.timelines.is_reached(point) {
@@ -235,20 +257,22 @@ impl State {
         }
     }
 
-    fn free_of(&self, slot: StreamSlot) -> Vec<ExtentId> {
-        [SMALL, LARGE]
-            .into_iter()
-            .flat_map(|arena| self.arenas[usize::from(arena)].free(&self.extents, slot, UNIT))
+    /// Free memory of a stream in some pairs of arenas.
+    pub(crate) fn free_of(&self, slot: StreamSlot, of: impl Fn(PairId) -> bool) -> Vec<ExtentId> {
+        (0..=ArenaId::MAX)
+            .zip(self.arenas.all())
+            .filter(|(arena, _)| of(pair_of(*arena)))
+            .flat_map(|(_, arena)| arena.free(&self.extents, slot, UNIT))
             .collect()
     }
 
-    /// A hole of the large arena for a short lease: one that holds no whole frame, so that no frame
+    /// A hole between long leases for a short one: one that holds no whole frame, so that no frame
     /// that could serve a long lease is broken for it.
     pub(crate) fn take_hole(&mut self, want: &Want) -> Option<LeaseId> {
-        if want.arena() != SMALL {
+        if !is_short(want.arena()) {
             return None;
         }
-        let found = self.arenas[usize::from(LARGE)].find(
+        let found = self.arenas[want.pair + LARGE].find(
             &self.extents,
             want.slot,
             want.len,
@@ -264,7 +288,7 @@ impl State {
         device: &D,
         want: &Want,
     ) -> DeviceResult<Option<LeaseId>> {
-        let arena = &self.arenas[usize::from(want.arena())];
+        let arena = &self.arenas[want.arena()];
         let fitting = self
             .timelines
             .slots()
@@ -289,7 +313,7 @@ impl State {
         let others: Vec<StreamSlot> =
             self.timelines.slots().filter(|slot| *slot != want.slot).collect();
         for other in others {
-            let free = self.free_of(other);
+            let free = self.free_of(other, |pair| want.may_draw_on(pair));
             if free.is_empty() {
                 continue;
             }
@@ -301,7 +325,7 @@ impl State {
                 return Ok(Some(next));
             }
         }
-        while let Some(id) = self.retired.pop() {
+        while let Some(id) = self.pop_retired(want) {
             let points: Vec<Point> = self.uses.iter(self.extents[id].uses).collect();
             for point in points {
                 if let Err(error) = self.order_after(device, want.slot, point) {
@@ -321,6 +345,13 @@ impl State {
             self.order_after_frame(device, want.slot, frame)?;
         }
         Ok(self.search_again(want, means))
+    }
+
+    /// Retired memory that a request may draw on.
+    fn pop_retired(&mut self, want: &Want) -> Option<ExtentId> {
+        let draws = |id: &ExtentId| want.may_draw_on(pair_of(self.extents[*id].arena));
+        let index = self.retired.iter().rposition(draws)?;
+        Some(self.retired.swap_remove(index))
     }
 
     /// Orders later work of `taker` behind all uses of a frame's stale mappings, which then count as
@@ -343,7 +374,7 @@ impl State {
     }
 
     fn search_again(&mut self, want: &Want, means: Means) -> Option<Next> {
-        self.join_ready(want.slot);
+        self.join_ready(want.pair, want.slot);
         if let Some(id) = self.take(want) {
             return Some(Next::Taken(id));
         }
@@ -352,7 +383,7 @@ impl State {
     }
 
     /// Orders later work of `taker` behind `point`, on the device.
-    fn order_after<D: VirtualMemoryDevice + ?Sized>(
+    pub(crate) fn order_after<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
         taker: StreamSlot,
@@ -369,7 +400,7 @@ impl State {
     }
 
     fn has_addresses(&self, arena: ArenaId, need: u64) -> bool {
-        let mut voids = self.arenas[usize::from(arena)].voids(&self.extents);
+        let mut voids = self.arenas[arena].voids(&self.extents);
         voids.any(|void| self.extents[void].len >= need)
     }
 
@@ -379,16 +410,18 @@ impl State {
         want.len.saturating_add(want.alignment).saturating_add(frame)
     }
 
-    /// For each stream, the first fence whose passing frees memory for `taker`.
+    /// For each stream, the first fence whose passing frees memory for a request.
     pub(crate) fn fences_to_wait_for<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
-        taker: StreamSlot,
+        want: &Want,
         means: Means,
     ) -> DeviceResult<Vec<Fence>> {
+        // What a private pool has left goes to all.
+        let serves = |pair| want.may_draw_on(pair) || !self.tenancies.is_private(pair);
         // Own memory needs a wait only where a frame must leave its old place before it moves.
-        let mut points = self.free_points(|slot| slot != taker || means.unmap_first);
-        points.extend(self.retired.iter().flat_map(|id| self.uses.iter(self.extents[*id].uses)));
+        let mut points = self.free_points(|slot| slot != want.slot || means.unmap_first, serves);
+        points.extend(self.retired_points(serves));
         points.extend(self.frames.leaving.iter().flat_map(|frame| self.uses_of(*frame)));
         let mut fences = self.first_fences(device, points)?;
         if !self.frames.leaving.is_empty() {
@@ -397,11 +430,22 @@ impl State {
         Ok(fences)
     }
 
-    /// The last uses of free memory of some streams.
-    pub(crate) fn free_points(&self, of: impl Fn(StreamSlot) -> bool) -> Vec<Point> {
+    /// The uses that keep memory of some pairs of arenas retired.
+    pub(crate) fn retired_points(&self, of: impl Fn(PairId) -> bool) -> Vec<Point> {
+        let retired = self.retired.iter().map(|id| &self.extents[*id]);
+        let chains = retired.filter(|extent| of(pair_of(extent.arena)));
+        chains.flat_map(|extent| self.uses.iter(extent.uses)).collect()
+    }
+
+    /// The last uses of free memory of some streams, in some pairs of arenas.
+    pub(crate) fn free_points(
+        &self,
+        of: impl Fn(StreamSlot) -> bool,
+        lies: impl Fn(PairId) -> bool,
+    ) -> Vec<Point> {
         let slots = self.timelines.slots().filter(|slot| of(*slot));
         slots
-            .flat_map(|stream| self.free_of(stream).into_iter().map(move |id| (stream, id)))
+            .flat_map(|stream| self.free_of(stream, &lies).into_iter().map(move |id| (stream, id)))
             .map(|(stream, id)| Point { stream, epoch: self.extents[id].epoch })
             .collect()
     }

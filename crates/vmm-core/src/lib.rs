@@ -12,6 +12,7 @@
 //! | fence | a point in the work of a stream: reached or not yet |
 //! | lease | what a user holds: counted, shareable between operators, released on a stream |
 //! | peer | another device that has access to memory of the pool |
+//! | private pool | memory that one user keeps apart, as for captured graphs: it stays where it is |
 //! | pool | the facade that users see |
 //!
 //! # The protocol of a lease
@@ -24,6 +25,11 @@
 //!    stream order; others when its fences are reached, or when their stream is made to wait for
 //!    them on the device ([`CrossStream`]).
 //! 6. Nothing is unmapped before all its fences are reached.
+//!
+//! # Private pools
+//!
+//! [`Pool::private_pool`] keeps memory apart for one user, as for graphs that are captured: it stays
+//! mapped where it is, and serves allocations from that [`PrivatePool`] alone while it lives.
 //!
 //! # What it guarantees
 //!
@@ -48,6 +54,7 @@ mod arena;
 mod bins;
 mod budget;
 mod churn;
+mod directory;
 mod extent;
 mod frame;
 mod growth;
@@ -60,6 +67,8 @@ mod owner;
 mod peers;
 mod plain;
 mod pool;
+mod private;
+mod raw;
 mod recall;
 mod region;
 mod settle;
@@ -68,6 +77,7 @@ mod slab;
 mod state;
 mod step;
 mod teardown;
+mod tenancy;
 mod timeline;
 mod uses;
 mod validate;
@@ -76,13 +86,18 @@ mod worker;
 pub use lease::Lease;
 pub use owner::Owner;
 pub use pool::{Pool, Pressure, Request};
+pub use private::{AllocAtError, PrivatePool};
+pub use raw::RawLease;
 pub use step::{Step, StepOutcome};
 
 pub use device::{
     AddrRange, Capabilities, DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, FrameKind,
     Mapping, MemoryInfo, Properties, VirtualMemoryDevice,
 };
-pub use error::{AllocError, OutOfMemory, PoolError};
+pub use error::{AllocError, NotALease, OutOfMemory, PoolError};
 pub use options::{Clock, CrossStream, Maintenance, PoolOptions};
-pub use report::{Counters, FrameView, FreeView, LeaseView, MappingView, Snapshot, Stats};
+pub use report::{
+    Counters, FrameView, FreeView, LeaseView, MappingView, PrivateView, Snapshot, Stats,
+};
+pub use tenancy::PrivateId;
 pub use units::{DeviceAddr, DeviceOrdinal, Fence, FrameHandle, StreamId, round_down, round_up};

@@ -35,6 +35,7 @@ impl State {
         cross_stream: CrossStream,
         capturing: bool,
     ) -> DeviceResult<Option<Step>> {
+        self.sweep_released();
         if self.plain {
             return self.next_plain_step(device, now, cross_stream, capturing);
         }
@@ -82,7 +83,7 @@ impl State {
     }
 
     fn free_in(&self, arena: u8) -> u64 {
-        let arena = &self.arenas[usize::from(arena)];
+        let arena = &self.arenas[arena];
         self.timelines
             .slots()
             .chain([READY])
@@ -182,6 +183,7 @@ impl State {
         keep: u64,
         means: Means,
     ) -> DeviceResult<Option<Step>> {
+        self.sweep_released();
         if self.plain {
             return Ok(self.release_idle_region(keep));
         }
@@ -207,7 +209,7 @@ impl State {
     fn exchange_long_frame(&mut self, means: Means) -> bool {
         // No more than the peak in all, or a program in which long frames come back would be served
         // by their exchange for ever.
-        let spent = self.exchanged_bytes >= self.budget.peak();
+        let spent = self.exchanged_bytes >= self.budget.peak() || !self.budget.may_exchange();
         let Some(too_long) = self.budget.too_long(LARGE).filter(|_| !spent) else { return false };
         let mut found = false;
         let mut exchanged = 0;
@@ -250,8 +252,9 @@ impl State {
             return Ok(Vec::new());
         }
         let mut points: Vec<Point> = self.stale_uses().collect();
-        points.extend(self.free_points(|_| true));
-        points.extend(self.retired.iter().flat_map(|id| self.uses.iter(self.extents[*id].uses)));
+        let goes = |pair| !self.tenancies.is_private(pair);
+        points.extend(self.free_points(|_| true, goes));
+        points.extend(self.retired_points(goes));
         let mut fences = self.first_fences(device, points)?;
         fences.extend(self.unbinding.iter().map(|(fence, _)| *fence));
         Ok(fences)

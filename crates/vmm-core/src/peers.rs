@@ -11,7 +11,7 @@
 //! A stale mapping is not caught up with: it may be removed any moment. Recall takes back only those
 //! that lack no peer.
 
-use crate::device::{AddrRange, DeviceResult, VirtualMemoryDevice};
+use crate::device::{AddrRange, DeviceResult, FrameKind, Mapping, VirtualMemoryDevice};
 use crate::error::PoolError;
 use crate::frame::{MappingEntry, MappingId, MappingState};
 use crate::shared::Shared;
@@ -153,7 +153,7 @@ impl State {
     /// The mappings under a lease.
     fn mappings_under(&self, id: LeaseId) -> Vec<MappingId> {
         let extent = &self.extents[self.live(id)];
-        let region = self.arenas[usize::from(extent.arena)].region(extent.region);
+        let region = self.arenas[extent.arena].region(extent.region);
         let mut found = Vec::new();
         let mut at = extent.addr;
         while at < extent.end() {
@@ -179,6 +179,26 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         })
     }
 
+    /// Tries on a frame made for it whether peers can have access, for a pool that has none to try it on.
+    pub(crate) fn try_peers(&self, peers: &[DeviceOrdinal]) -> DeviceResult<()> {
+        if peers.is_empty() {
+            return Ok(());
+        }
+        let device = &*self.device;
+        let granule = device.properties().granule;
+        let base = device.reserve(granule, granule)?;
+        let range = AddrRange { addr: base, len: granule };
+        let tried = device.make_frame(granule, FrameKind::Device).and_then(|frame| {
+            let mapped = device.map(&[Mapping { range, frame }], &[]);
+            let tried = mapped.and_then(|_| {
+                let given = give_access(device, range, peers);
+                device.unmap(&[range], &[]).and(given)
+            });
+            device.release_frame(frame).and(tried)
+        });
+        device.free_region(base, granule).and(tried)
+    }
+
     pub(crate) fn add_peer(&self, peer: DeviceOrdinal) -> Result<(), PoolError> {
         self.check_peers(&[peer])?;
         let _one_at_a_time = self.granting.lock();
@@ -188,7 +208,9 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         let peers = [peer];
         // A peer that cannot have access must not spoil the growth of others: so some of what there is
         // comes first.
-        self.give_some(&peers, State::current_mappings)?;
+        if !self.give_some(&peers, State::current_mappings)? {
+            self.try_peers(&peers)?;
+        }
         // From here on nothing comes without, and what lacks it gets less.
         self.lock().peers.begin(peer);
         let result = self.give_all(&peers, State::current_mappings);

@@ -20,7 +20,7 @@
 //! 8. Idle frames released, if a new one fits then.
 //! 9. A wait on the host for as little as helps; then, as everywhere, callbacks and the error.
 
-use crate::arena::{ArenaId, LARGE, SMALL};
+use crate::arena::{ArenaId, LARGE, PairId, SMALL, pair_of};
 use crate::device::{DeviceResult, FrameKind, VirtualMemoryDevice};
 use crate::extent::{Extent, ExtentId, Kind, NONE};
 use crate::frame::FrameId;
@@ -92,7 +92,7 @@ impl State {
         {
             return Ok(Next::Remove(step));
         }
-        let fences = self.fences_to_wait_for(device, want.slot, reach.means)?;
+        let fences = self.fences_to_wait_for(device, want, reach.means)?;
         Ok(if fences.is_empty() { Next::Exhausted } else { Next::Wait(fences) })
     }
 
@@ -101,7 +101,7 @@ impl State {
         let room = self.room(ceiling);
         let need = self.frame_need(want).filter(|need| *need <= room && !reach.device_full)?;
         let arena = want.arena();
-        let regions = self.arenas[usize::from(arena)].regions.len();
+        let regions = self.arenas[arena].regions.len();
         // Those that others are making count too.
         if regions + self.steps_under_way as usize >= usize::from(RegionId::MAX) {
             return None;
@@ -109,7 +109,7 @@ impl State {
         let len = if reach.means.exact {
             need
         } else {
-            self.budget.growth_len(arena, need).max(LEAST_FRAME).max(need).min(room)
+            self.growth_len(arena, need).max(LEAST_FRAME).max(need).min(room)
         };
         let len = round_down(len, self.budget.granule);
         self.counters.reserve(len);
@@ -127,6 +127,7 @@ impl State {
     fn take_anywhere(&mut self, want: &Want) -> Option<LeaseId> {
         let found = self
             .arenas
+            .pair(want.pair)
             .iter()
             .find_map(|arena| arena.find(&self.extents, want.slot, want.len, want.alignment))?;
         Some(self.carve(found, want))
@@ -191,7 +192,7 @@ impl State {
     fn idle_regions(&self) -> Vec<IdleRegion> {
         let mut found = Vec::new();
         for arena in [SMALL, LARGE] {
-            for (id, region) in self.arenas[usize::from(arena)].regions.iter() {
+            for (id, region) in self.arenas[arena].regions.iter() {
                 let idle =
                     |at: &ExtentId| self.extents[*at].kind == Kind::Free && self.is_over(*at);
                 if self.extents_of(region).all(|at| idle(&at)) {
@@ -218,7 +219,7 @@ impl State {
 
     /// Takes an idle frame out of everybody's reach. Its region is one `Pending` extent then.
     fn release_region(&mut self, idle: IdleRegion) -> Step {
-        let arena = &mut self.arenas[usize::from(idle.arena)];
+        let arena = &mut self.arenas[idle.arena];
         let first = arena.region(idle.region).first;
         arena.remove(&mut self.extents, first);
         loop {
@@ -249,7 +250,7 @@ impl State {
         let extent = self.extents.add(extent);
         // One page: no mapping is shorter than the frame.
         let region = Region::new(base, len, len, extent);
-        self.arenas[usize::from(arena)].add_region(&mut self.extents, region);
+        self.arenas[arena].add_region(&mut self.extents, region);
         let frame = self.frames.add(handle, len);
         self.counters.made(self.frames.bytes);
         self.add_mapping(frame, extent, range(base, len), Some(Vec::new()));
@@ -264,7 +265,8 @@ impl State {
 
     /// Records that a frame is gone.
     pub(crate) fn finish_release(&mut self, idle: &IdleRegion) {
-        let arena = &mut self.arenas[usize::from(idle.arena)];
+        let arena = &mut self.arenas[idle.arena];
+        arena.mapped -= idle.len;
         let region = arena.regions.remove(u32::from(idle.region));
         self.extents.remove(region.first);
         let frame = self.frames.remove(idle.frame);
@@ -278,14 +280,15 @@ impl State {
 
     /// A frame that could not be released serves again.
     pub(crate) fn fail_release(&mut self, idle: &IdleRegion) {
-        let first = self.arenas[usize::from(idle.arena)].region(idle.region).first;
+        let first = self.arenas[idle.arena].region(idle.region).first;
         self.set_free(first, Point::REACHED);
     }
 
     /// The largest request that could be served now: in a free extent, or in a new frame once all
     /// idle ones are gone.
-    pub(crate) fn largest_plain(&self, device_full: bool) -> u64 {
-        let free = self.extents.iter().filter(|(_, extent)| extent.kind == Kind::Free);
+    pub(crate) fn largest_plain(&self, device_full: bool, pair: PairId) -> u64 {
+        let own = |extent: &Extent| extent.kind == Kind::Free && pair_of(extent.arena) == pair;
+        let free = self.extents.iter().filter(|(_, extent)| own(extent));
         let longest = free.map(|(_, extent)| extent.len).max().unwrap_or(0);
         let idle: u64 = self.idle_regions().iter().map(|idle| idle.len).sum();
         let room = match self.budget.limit {

@@ -1,6 +1,6 @@
 //! The pool: what users see.
 
-use crate::arena::{LARGE, SMALL};
+use crate::arena::{GENERAL, LARGE, PairId, SMALL};
 use crate::bins::UNIT;
 use crate::device::VirtualMemoryDevice;
 use crate::error::{AllocError, PoolError};
@@ -9,7 +9,7 @@ use crate::options::{Maintenance, PoolOptions};
 use crate::owner::Owner;
 use crate::report::{Snapshot, Stats};
 use crate::shared::Shared;
-use crate::state::LeaseId;
+use crate::state::{LeaseId, Memory, State};
 use crate::step::{Step, StepOutcome};
 use crate::units::{DeviceAddr, DeviceOrdinal, StreamId};
 use crate::worker::Worker;
@@ -54,22 +54,20 @@ pub(crate) type PressureCallback = Arc<dyn Fn(&Pressure) + Send + Sync>;
 /// go takes it down, and waits for work that still uses its memory. While a stream captures a graph that
 /// cannot be asked for: the drop waits some seconds for the capture's end, and then leaves the memory behind.
 pub struct Pool<D: VirtualMemoryDevice + 'static> {
-    handle: Arc<Handle<D>>,
+    pub(crate) handle: Arc<Handle<D>>,
 }
 
 /// What the clones of a pool and its leases hold. The worker does not: the pool goes down with its
 /// last user, in that user's thread.
-struct Handle<D: VirtualMemoryDevice + 'static> {
-    shared: Arc<Shared<D>>,
+pub(crate) struct Handle<D: VirtualMemoryDevice + 'static> {
+    pub(crate) shared: Arc<Shared<D>>,
     worker: Option<Worker>,
-    /// The process that the pool was made in.
-    process: u32,
 }
 
 impl<D: VirtualMemoryDevice + 'static> Drop for Handle<D> {
     fn drop(&mut self) {
         // In a fork there is no worker, its lock may be held for ever, and the device is the parent's.
-        if self.process != std::process::id() {
+        if self.shared.is_forked() {
             std::mem::forget(self.worker.take());
             return;
         }
@@ -104,7 +102,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// # Errors
     /// [`PoolError::NotSupported`] where the device lacks that kind of frame or access for peers;
     /// [`PoolError::Options`] for a limit below one granule; [`PoolError::Device`] if the device
-    /// refuses even small reservations.
+    /// refuses even small reservations, or access for a peer.
     pub fn new(device: Arc<D>, options: PoolOptions) -> Result<Self, PoolError> {
         let properties = device.properties();
         let granule = properties.granule;
@@ -127,11 +125,12 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         let uses_worker = options.maintenance == Maintenance::Worker;
         let shared = Arc::new(Shared::new(device, options, device_total));
         // From here on a failure takes down what was made.
-        let mut handle = Handle { shared, worker: None, process: std::process::id() };
+        let mut handle = Handle { shared, worker: None };
         handle.shared.check_peers(&peers)?;
         for arena in [SMALL, LARGE].into_iter().filter(|_| remapping) {
             handle.shared.reserve(arena, granule)?;
         }
+        handle.shared.try_peers(&peers)?;
         handle.worker = uses_worker.then(|| Worker::start(handle.shared.clone()));
         Ok(Self { handle: Arc::new(handle) })
     }
@@ -173,24 +172,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// See [`AllocError`]. Nothing has changed then.
     #[inline]
     pub fn allocate_with(&self, request: Request) -> Result<Lease<D>, AllocError> {
-        let Some(mut want) = self.handle.shared.check(&request)? else {
-            return Ok(self.lease(None, 0, request));
-        };
-        {
-            let mut state = self.handle.shared.lock();
-            want.slot = state.timelines.slot(request.stream);
-            if let Some(id) = state.take_at_hand(&want) {
-                let addr = state.extents[id.extent].addr;
-                state.validate_in_debug();
-                drop(state);
-                return Ok(self.lease(Some(id), addr, request));
-            }
-            state.counters.misses += 1;
-        }
-        let slow = self.handle.shared.allocate_slow(&want);
-        self.wake_worker();
-        let (id, addr) = slow?;
-        Ok(self.lease(Some(id), addr, request))
+        let obtained = self.obtain(GENERAL, &request, |_, _| {})?;
+        Ok(self.lease(obtained, request))
     }
 
     /// Memory as the request says if there is any at hand: makes no device call whatever.
@@ -198,24 +181,72 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// # Errors
     /// [`AllocError::TooLarge`]. That there is none at hand is `Ok(None)`.
     pub fn allocate_at_hand(&self, request: Request) -> Result<Option<Lease<D>>, AllocError> {
-        let Some(mut want) = self.handle.shared.check(&request)? else {
-            return Ok(Some(self.lease(None, 0, request)));
+        let obtained = self.obtain_at_hand(&request, |_, _| {})?;
+        Ok(obtained.map(|memory| self.lease(memory, request)))
+    }
+
+    /// A live extent in a pair of arenas and its address, after `note` was called with it under the lock;
+    /// `None` for no bytes.
+    #[inline]
+    pub(crate) fn obtain(
+        &self,
+        pair: PairId,
+        request: &Request,
+        note: impl Fn(&mut State, LeaseId),
+    ) -> Result<Memory, AllocError> {
+        let Some(mut want) = self.handle.shared.check(request)? else {
+            return Ok(None);
+        };
+        want.pair = pair;
+        {
+            let mut state = self.handle.shared.lock();
+            want.slot = state.timelines.slot(request.stream);
+            if let Some(id) = state.take_at_hand(&want) {
+                note(&mut state, id);
+                let addr = state.extents[id.extent].addr;
+                state.validate_in_debug();
+                return Ok(Some((id, addr)));
+            }
+            state.counters.misses += 1;
+        }
+        let slow = self.handle.shared.allocate_slow(&want);
+        self.wake_worker();
+        let (id, addr) = slow?;
+        note(&mut self.handle.shared.lock(), id);
+        Ok(Some((id, addr)))
+    }
+
+    /// As [`Self::obtain`]; without memory at hand `Ok(None)`.
+    pub(crate) fn obtain_at_hand(
+        &self,
+        request: &Request,
+        note: impl Fn(&mut State, LeaseId),
+    ) -> Result<Option<Memory>, AllocError> {
+        let Some(mut want) = self.handle.shared.check(request)? else {
+            return Ok(Some(None));
         };
         let mut state = self.handle.shared.lock();
         want.slot = state.timelines.slot(request.stream);
-        let taken = state.take_at_hand(&want).map(|id| (id, state.extents[id.extent].addr));
+        let taken = state.take_at_hand(&want).map(|id| {
+            note(&mut state, id);
+            Some((id, state.extents[id.extent].addr))
+        });
         state.validate_in_debug();
-        drop(state);
-        Ok(taken.map(|(id, addr)| self.lease(Some(id), addr, request)))
+        Ok(taken)
     }
 
     #[inline]
-    fn lease(&self, id: Option<LeaseId>, addr: u64, request: Request) -> Lease<D> {
+    pub(crate) fn lease(&self, memory: Memory, request: Request) -> Lease<D> {
         let Request { len, stream, owner, .. } = request;
-        Lease { pool: self.clone(), id, addr: DeviceAddr(addr), len, stream, owner }
+        let addr = DeviceAddr(memory.map_or(0, |(_, addr)| addr));
+        Lease { pool: self.clone(), id: memory.map(|(id, _)| id), addr, len, stream, owner }
     }
 
-    fn wake_worker(&self) {
+    pub(crate) fn shared(&self) -> &Shared<D> {
+        &self.handle.shared
+    }
+
+    pub(crate) fn wake_worker(&self) {
         if let Some(worker) = &self.handle.worker {
             worker.wake();
         }
@@ -237,7 +268,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
 
     #[inline]
     pub(crate) fn release(&self, id: LeaseId, stream: Option<StreamId>) {
-        let mut state = self.handle.shared.lock();
+        // Destructors run in forks too: what is released there is the parent's.
+        let Some(mut state) = self.handle.shared.lock_unless_forked() else { return };
         let slot = stream.map(|stream| state.timelines.slot(stream));
         state.release(id, slot);
         state.validate_in_debug();
@@ -269,7 +301,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
 
     /// Releases idle frames whose uses are over until at most `keep` bytes are reserved. Never
     /// waits, but for the device's own waits without [`Stats::remapping`]; memory that queued work still
-    /// uses goes later, during maintenance. Returns the bytes released meanwhile, by whomever.
+    /// uses goes later, during maintenance. Until memory is short again nothing is made ahead of need
+    /// above `keep`. Returns the bytes released meanwhile, by whomever.
     ///
     /// # Errors
     /// The first device call that failed; what was released before stays released.
@@ -288,13 +321,21 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// Sets the limit in bytes. A limit below what is reserved stops growth at once; [`Self::trim`]
     /// brings the pool below it.
     pub fn set_limit(&self, limit: Option<u64>) {
-        self.handle.shared.lock().budget.limit = limit;
+        {
+            let mut state = self.handle.shared.lock();
+            state.budget.limit = limit;
+            state.budget.end_trim();
+        }
         self.wake_worker();
     }
 
     /// Sets the target in bytes.
     pub fn set_target(&self, target: Option<u64>) {
-        self.handle.shared.lock().budget.target = target;
+        {
+            let mut state = self.handle.shared.lock();
+            state.budget.target = target;
+            state.budget.end_trim();
+        }
         self.wake_worker();
     }
 
@@ -355,6 +396,14 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         self.handle.shared.lock().stats()
     }
 
+    /// Lets the peaks among the figures begin anew, at what there is now. The pool's own decisions
+    /// stay as they are.
+    pub fn reset_peaks(&self) {
+        let mut state = self.handle.shared.lock();
+        let made = state.frames.bytes;
+        state.counters.reset_peaks(made);
+    }
+
     /// Everything the pool has, at this moment.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
@@ -367,6 +416,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// # Panics
     /// If an invariant does not hold: a fault of the pool.
     pub fn validate(&self) {
-        self.handle.shared.lock().validate();
+        let state = self.handle.shared.lock();
+        state.validate();
+        state.validate_directory();
     }
 }

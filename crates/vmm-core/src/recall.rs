@@ -60,7 +60,7 @@ impl State {
     /// The run of addresses that is long enough and recalls the fewest frames.
     fn find_run(&self, want: &Want, idle: &Idle<'_>) -> Option<Vec<(ExtentId, Link)>> {
         let mut best: Option<(usize, Vec<(ExtentId, Link)>)> = None;
-        for (_, region) in self.arenas[usize::from(want.arena())].regions.iter() {
+        for (_, region) in self.arenas[want.arena()].regions.iter() {
             let mut run = Run::default();
             let mut at = region.first;
             while at != NONE {
@@ -92,7 +92,7 @@ impl State {
         match extent.kind {
             Kind::Free => self.usable(at, want.slot).then_some(Link::Free),
             Kind::Dead => {
-                let region = self.arenas[usize::from(extent.arena)].region(extent.region);
+                let region = self.arenas[extent.arena].region(extent.region);
                 let entry = &self.frames.mappings[region.mapping_at(extent.addr)?];
                 let whole = entry.state == MappingState::Stale && entry.dead.len() == 1;
                 let usable = self.peers.has_all(entry);
@@ -160,7 +160,7 @@ impl State {
     /// Makes a stale mapping current again; its one extent is about to be free.
     fn revive(&mut self, extent: ExtentId) {
         let place = &self.extents[extent];
-        let region = self.arenas[usize::from(place.arena)].region(place.region);
+        let region = self.arenas[place.arena].region(place.region);
         let mapping: MappingId =
             region.mapping_at(place.addr).expect("a mapping under a dead extent");
         let entry = &mut self.frames.mappings[mapping];
@@ -169,6 +169,7 @@ impl State {
         entry.dead_bytes = 0;
         // Whoever used it before is ordered before whoever gets it now, and that one is noted anew.
         entry.uses.clear();
+        self.arenas[place.arena].mapped += entry.len;
         self.counters.stale_bytes -= entry.len;
         self.frames.stale.retain(|id| *id != mapping);
     }

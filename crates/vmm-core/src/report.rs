@@ -1,6 +1,7 @@
 //! Counters and snapshots: what a pool has and did.
 
 use crate::device::AddrRange;
+use crate::tenancy::PrivateId;
 use crate::units::{DeviceAddr, DeviceOrdinal, StreamId};
 
 /// Figures that change with every operation. Bytes count whole units of 512.
@@ -19,7 +20,8 @@ pub struct Counters {
     pub retired_bytes: u64,
     /// Addresses whose memory has moved on, but which are still mapped. They hold no memory.
     pub stale_bytes: u64,
-    /// The highest `live_bytes` so far.
+    /// The highest `live_bytes` so far, or since [`Pool::reset_peaks`](crate::Pool::reset_peaks). So with the other
+    /// peaks.
     pub peak_live_bytes: u64,
     /// The highest `requested_bytes` so far.
     pub peak_requested_bytes: u64,
@@ -82,6 +84,13 @@ impl Counters {
         self.peak_reserved_bytes = self.peak_reserved_bytes.max(made);
     }
 
+    /// Begins the peaks anew, when frames exist of `made` bytes in all.
+    pub(crate) fn reset_peaks(&mut self, made: u64) {
+        self.peak_live_bytes = self.live_bytes;
+        self.peak_requested_bytes = self.requested_bytes;
+        self.peak_reserved_bytes = made;
+    }
+
     pub(crate) fn unreserve(&mut self, len: u64) {
         self.reserved_bytes -= len;
     }
@@ -102,6 +111,10 @@ pub struct Stats {
     pub mappings: u64,
     /// Address space reserved, in bytes; of the frames themselves without `remapping`.
     pub address_bytes: u64,
+    /// Private pools that live.
+    pub private_pools: u64,
+    /// Bytes of frames that serve private pools, or the leases that these have left.
+    pub private_reserved_bytes: u64,
     /// Whether the device can map frames, so that memory that is free in pieces serves a long request.
     /// Without [`crate::Capabilities::remapping`] each frame stays where it was made.
     pub remapping: bool,
@@ -131,6 +144,19 @@ pub struct Snapshot {
     pub leases: Vec<LeaseView>,
     /// Free ranges, in no order.
     pub free: Vec<FreeView>,
+    /// Private pools that live, in no order.
+    pub private_pools: Vec<PrivateView>,
+}
+
+/// A private pool in a [`Snapshot`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrivateView {
+    /// Which one.
+    pub id: PrivateId,
+    /// Its addresses, which are among [`Snapshot::regions`].
+    pub regions: Vec<AddrRange>,
+    /// Bytes of its frames.
+    pub reserved_bytes: u64,
 }
 
 /// A mapping in a [`Snapshot`].
@@ -172,6 +198,8 @@ pub struct LeaseView {
     pub stream: StreamId,
     /// How many hold it; 0 when it is retired.
     pub count: u32,
+    /// The private pool that it was allocated from, if that lives.
+    pub private_pool: Option<PrivateId>,
 }
 
 /// A free range in a [`Snapshot`].
@@ -181,4 +209,6 @@ pub struct FreeView {
     pub range: AddrRange,
     /// The only stream that may take it without a wait; `None`: any.
     pub stream: Option<StreamId>,
+    /// The private pool that it is free for, if not for all.
+    pub private_pool: Option<PrivateId>,
 }

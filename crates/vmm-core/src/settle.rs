@@ -5,7 +5,7 @@ use crate::extent::{ExtentId, Kind};
 use crate::frame::{FrameId, MappingEntry, MappingId, MappingState};
 use crate::region::RegionRef;
 use crate::state::{LeaseId, State, Want};
-use crate::step::{Failure, Growth, Source};
+use crate::step::{Failure, Growth, Lost, Source};
 use crate::timeline::Point;
 use crate::units::{DeviceOrdinal, FrameHandle};
 
@@ -82,16 +82,19 @@ impl State {
             match &piece.source {
                 Source::New => self.counters.unreserve(piece.range.len),
                 Source::Moved { frame, parts, .. } => {
+                    let lost = failure.lost.iter().find(|(piece, _)| *piece == index);
                     for (mapping, extent) in parts {
                         let point = self.last_use(*extent);
-                        if failure.lost.contains(&index) {
+                        if lost.is_some() {
                             self.move_on(*mapping, *extent, point);
-                            self.forget_mapping(*mapping);
                         } else {
                             self.set_free(*extent, point);
                         }
+                        if lost.is_some_and(|(_, lost)| *lost == Lost::Unmapped) {
+                            self.forget_mapping(*mapping);
+                        }
                     }
-                    if failure.lost.contains(&index) || parts.is_empty() {
+                    if lost.is_some() || parts.is_empty() {
                         self.frames.send_away(*frame);
                     }
                 }
@@ -114,7 +117,7 @@ impl State {
         let whole = growth.front.unwrap_or(growth.extent);
         match &failure.still_mapped {
             None => {
-                let arena = usize::from(self.extents[whole].arena);
+                let arena = self.extents[whole].arena;
                 self.arenas[arena].set_void(&mut self.extents, whole);
             }
             Some(made) => self.keep_mapped(growth, whole, made),
@@ -170,7 +173,9 @@ impl State {
             pinned: false,
         });
         self.frames.frames[frame].mappings.push(id);
-        self.arenas[usize::from(at.arena)].region_mut(at.region).set_mapping(addr, len, Some(id));
+        let arena = &mut self.arenas[at.arena];
+        arena.mapped += len;
+        arena.region_mut(at.region).set_mapping(addr, len, Some(id));
         id
     }
 
@@ -184,6 +189,7 @@ impl State {
         let frame = entry.frame;
         if entry.dead_bytes == entry.len {
             entry.state = MappingState::Stale;
+            self.arenas[entry.at.arena].mapped -= entry.len;
             self.counters.stale_bytes += entry.len;
             self.frames.stale.push(mapping);
         }
@@ -197,7 +203,7 @@ impl State {
         debug_assert_ne!(entry.state, MappingState::Current);
         self.counters.stale_bytes -= entry.len;
         self.frames.frames[entry.frame].mappings.retain(|id| *id != mapping);
-        let arena = &mut self.arenas[usize::from(entry.at.arena)];
+        let arena = &mut self.arenas[entry.at.arena];
         arena.region_mut(entry.at.region).set_mapping(entry.addr, entry.len, None);
         for extent in entry.dead {
             arena.set_void(&mut self.extents, extent);

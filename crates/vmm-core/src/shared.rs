@@ -4,7 +4,7 @@
 //! that can are made between two holds of the lock, on what the first has put out of everybody's
 //! reach: see [`crate::step`].
 
-use crate::arena::ArenaId;
+use crate::arena::{ArenaId, GENERAL, pair_of};
 use crate::bins::UNIT;
 use crate::budget::Budget;
 use crate::device::{
@@ -35,6 +35,10 @@ const LEAST_RESERVATION: u64 = 64 << 20;
 
 /// Addresses that one pool may hold, as a multiple of the device's memory.
 const ADDRESS_CAP: u64 = 64;
+
+/// Reservations of a private pool's arena, as a part of the device's memory: there may be many private
+/// pools, and addresses of memory that never moves are not used up.
+const PRIVATE_PARTS: u64 = 16;
 
 /// Reservations of one arena: a device that refuses long ones is not asked for ever shorter ones
 /// without end.
@@ -72,6 +76,8 @@ pub(crate) struct Shared<D: VirtualMemoryDevice + 'static> {
     kind_refused: AtomicBool,
     /// Bytes of the device, for what can never fit.
     device_total: u64,
+    /// The process that the pool was made in.
+    process: u32,
 }
 
 impl<D: VirtualMemoryDevice + 'static> Shared<D> {
@@ -89,7 +95,28 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             callbacks: Mutex::new(Vec::new()),
             kind_refused: AtomicBool::new(false),
             device_total,
+            process: std::process::id(),
         }
+    }
+
+    /// Whether this is a fork of the process that the pool was made in.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// The lock; `None` in a fork where another thread of the parent held it, who never lets go there.
+    #[inline]
+    pub(crate) fn lock_unless_forked(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().or_else(|| self.lock_contended())
+    }
+
+    #[cold]
+    fn lock_contended(&self) -> Option<MutexGuard<'_, State>> {
+        if self.is_forked() { None } else { Some(self.state.lock()) }
+    }
+
+    pub(crate) fn cross_stream(&self) -> CrossStream {
+        self.options.cross_stream
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -113,6 +140,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 alignment,
                 slot: 0,
                 owner: request.owner.0,
+                pair: GENERAL,
             })),
             _ => Err(self.too_large(request.len, request.alignment)),
         }
@@ -139,6 +167,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             unmap_first: !self.device.properties().capabilities.aliases,
             exact: false,
             queued: self.device.properties().capabilities.queued_binds,
+            ready_only: false,
         }
     }
 
@@ -315,7 +344,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             reserved: state.counters.reserved_bytes,
             live: state.counters.live_bytes,
             retired: state.counters.retired_bytes,
-            largest_possible: state.largest_possible(device.is_some()),
+            largest_possible: state.largest_possible(device.is_some(), want.pair),
             owners: state.largest_owners(5),
             device,
         }))
@@ -327,7 +356,10 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         let properties = self.device.properties();
         let cap = self.device_total.saturating_mul(ADDRESS_CAP).max(LEAST_RESERVATION);
         let most = properties.max_reservation.min(cap / 4);
-        let wanted = self.options.reservation.unwrap_or(self.device_total.saturating_mul(16));
+        let wanted = match pair_of(arena) {
+            GENERAL => self.options.reservation.unwrap_or(self.device_total.saturating_mul(16)),
+            _ => self.device_total / PRIVATE_PARTS,
+        };
         let granule = properties.granule;
         let need = round_up(need, granule).ok_or(NO_MORE)?;
         let mut len = (wanted.max(need).min(most) / granule * granule).max(granule);
@@ -383,8 +415,11 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         let (mut state, outcome) = self.lock_with_peers(outcome);
         let result = match (&outcome.work, &outcome.result) {
             (Work::Grow(growth), Ok(done)) => {
-                if want.is_some() && growth.moves() {
-                    state.budget.moved_for_a_request(now);
+                if want.is_some() {
+                    state.budget.end_trim();
+                    if growth.moves() {
+                        state.budget.moved_for_a_request(now);
+                    }
                 }
                 Ok(state.finish_growth(growth, &done.made, want))
             }
@@ -437,6 +472,8 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 if self.capturing(&state)? {
                     break;
                 }
+                // Each time: a request that was short of memory meanwhile has ended it.
+                state.budget.trim_to(keep);
                 state.poll(&*self.device, READY, CrossStream::WhenReached)?;
                 let step = state.step_trimming(&*self.device, keep, self.means())?;
                 let fences = if step.is_none() && wait {
@@ -498,6 +535,7 @@ impl State {
                 .iter()
                 .flat_map(|(_, entry)| entry.uses.iter().map(|point| point.stream)),
         );
+        named.extend(self.tenancies.points().map(|point| point.stream));
         let vacant: Vec<StreamSlot> =
             self.timelines.finished().filter(|slot| !named.contains(slot)).collect();
         self.timelines.vacate(&vacant);
@@ -505,14 +543,14 @@ impl State {
 
     /// Whether an arena may get a region of `len` bytes when the pool may hold `cap` in all.
     fn may_reserve(&self, arena: ArenaId, len: u64, cap: u64) -> bool {
-        let regions = self.arenas[usize::from(arena)].regions.len();
+        let regions = self.arenas[arena].regions.len();
         regions < MOST_RESERVATIONS && self.address_bytes().saturating_add(len) <= cap
     }
 
     fn add_region(&mut self, arena: ArenaId, base: u64, len: u64) {
         let first = self.extents.add(Extent { addr: base, len, arena, ..Extent::default() });
         let region = Region::new(base, len, self.budget.granule, first);
-        let arena = &mut self.arenas[usize::from(arena)];
+        let arena = &mut self.arenas[arena];
         arena.add_region(&mut self.extents, region);
         arena.set_void(&mut self.extents, first);
     }

@@ -2,14 +2,16 @@
 //!
 //! Nothing here calls the device.
 
-use crate::arena::{Arena, ArenaId, LARGE, SMALL, SMALL_MAX};
+use crate::arena::{ArenaId, Arenas, LARGE, PairId, SMALL, SMALL_MAX};
 use crate::bins::UNIT;
 use crate::budget::Budget;
+use crate::directory::Directory;
 use crate::extent::{ExtentId, Extents, Kind, NONE};
 use crate::frame::{Frames, MappingId};
 use crate::owner::Owners;
 use crate::peers::Peers;
 use crate::report::Counters;
+use crate::tenancy::Tenancies;
 use crate::timeline::{Point, READY, StreamSlot, Timelines};
 use crate::units::Fence;
 use crate::uses::Uses;
@@ -23,12 +25,14 @@ pub(crate) struct Want {
     pub(crate) alignment: u64,
     pub(crate) slot: StreamSlot,
     pub(crate) owner: u32,
+    /// Whose memory it is to be: the general one's, or that of a private pool.
+    pub(crate) pair: PairId,
 }
 
 impl Want {
     #[inline]
     pub(crate) fn arena(&self) -> ArenaId {
-        if self.len <= SMALL_MAX { SMALL } else { LARGE }
+        self.pair + if self.len <= SMALL_MAX { SMALL } else { LARGE }
     }
 }
 
@@ -39,10 +43,15 @@ pub(crate) struct LeaseId {
     pub(crate) generation: u32,
 }
 
+/// What an allocation came to: a live extent and its address; `None` for no bytes.
+pub(crate) type Memory = Option<(LeaseId, u64)>;
+
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) extents: Extents,
-    pub(crate) arenas: [Arena; 2],
+    pub(crate) arenas: Arenas,
+    /// Which private pool each other pair belongs to.
+    pub(crate) tenancies: Tenancies,
     pub(crate) frames: Frames,
     pub(crate) timelines: Timelines,
     pub(crate) uses: Uses,
@@ -62,6 +71,7 @@ pub(crate) struct State {
     /// Steps that were decided and have not come back.
     pub(crate) steps_under_way: u32,
     pub(crate) peers: Peers,
+    pub(crate) directory: Directory,
     /// The device cannot map: see [`crate::plain`].
     pub(crate) plain: bool,
 }
@@ -70,7 +80,8 @@ impl State {
     pub(crate) fn new(budget: Budget, peers: Peers, plain: bool) -> Self {
         Self {
             extents: Extents::default(),
-            arenas: [Arena::new(), Arena::new()],
+            arenas: Arenas::new(),
+            tenancies: Tenancies::default(),
             frames: Frames::default(),
             timelines: Timelines::new(),
             uses: Uses::default(),
@@ -84,6 +95,7 @@ impl State {
             unchecked_operations: 0,
             steps_under_way: 0,
             peers,
+            directory: Directory::default(),
             plain,
         }
     }
@@ -91,7 +103,7 @@ impl State {
     /// Takes memory that is at hand for the stream of the request.
     #[inline]
     pub(crate) fn take(&mut self, want: &Want) -> Option<LeaseId> {
-        let arena = &self.arenas[usize::from(want.arena())];
+        let arena = &self.arenas[want.arena()];
         let found = arena.find(&self.extents, want.slot, want.len, want.alignment)?;
         Some(self.carve(found, want))
     }
@@ -115,8 +127,13 @@ impl State {
     #[inline]
     pub(crate) fn carve(&mut self, free: ExtentId, want: &Want) -> LeaseId {
         let extent = &self.extents[free];
-        let addr = extent.addr + extent.front(want.alignment);
-        let arena = &mut self.arenas[usize::from(extent.arena)];
+        self.carve_at(free, extent.addr + extent.front(want.alignment), want)
+    }
+
+    /// Makes a lease of a part of a `Free` extent, at this address.
+    #[inline]
+    pub(crate) fn carve_at(&mut self, free: ExtentId, addr: u64, want: &Want) -> LeaseId {
+        let arena = &mut self.arenas[self.extents[free].arena];
         let id = arena.cut(&mut self.extents, free, addr, want.len);
         let extent = &mut self.extents[id];
         extent.kind = Kind::Live;
@@ -219,22 +236,26 @@ impl State {
     /// Makes an extent `Free`, joined with neighbours that the same stream may take.
     #[inline]
     pub(crate) fn set_free(&mut self, id: ExtentId, point: Point) -> ExtentId {
-        let arena = &mut self.arenas[usize::from(self.extents[id].arena)];
+        let arena = &mut self.arenas[self.extents[id].arena];
         arena.set_free(&mut self.extents, id, point)
     }
 
     /// Hands free memory over to another stream, or to all, and joins it with its new neighbours.
     pub(crate) fn reassign(&mut self, id: ExtentId, point: Point) -> ExtentId {
-        let arena = &mut self.arenas[usize::from(self.extents[id].arena)];
+        let arena = &mut self.arenas[self.extents[id].arena];
         arena.remove(&mut self.extents, id);
         self.set_free(id, point)
     }
 
-    /// Joins ready memory to neighbours that `slot` may take. Done on a miss only: the hot path keeps
-    /// ready memory apart, or one stream would take it from all others bit by bit.
-    pub(crate) fn join_ready(&mut self, slot: StreamSlot) {
-        let ready: Vec<ExtentId> =
-            self.arenas.iter().flat_map(|arena| arena.free(&self.extents, READY, UNIT)).collect();
+    /// Joins ready memory of a pair to neighbours that `slot` may take. Done on a miss only: the hot
+    /// path keeps ready memory apart, or one stream would take it from all others bit by bit.
+    pub(crate) fn join_ready(&mut self, pair: PairId, slot: StreamSlot) {
+        let ready: Vec<ExtentId> = self
+            .arenas
+            .pair(pair)
+            .iter()
+            .flat_map(|arena| arena.free(&self.extents, READY, UNIT))
+            .collect();
         for id in ready {
             let extent = &self.extents[id];
             let own = |other: ExtentId| {

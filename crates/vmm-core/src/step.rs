@@ -148,8 +148,17 @@ pub(crate) struct Failure {
     pub(crate) unreleased: Vec<(FrameHandle, u64)>,
     /// The whole growth could not be unmapped again; its new frames.
     pub(crate) still_mapped: Option<Vec<FrameHandle>>,
-    /// Pieces, by index, whose idle frame is not mapped at its old place any more.
-    pub(crate) lost: Vec<usize>,
+    /// Pieces, by index, whose idle frame is of no use at its old place any more.
+    pub(crate) lost: Vec<(usize, Lost)>,
+}
+
+/// Why an idle frame is of no use where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// It is not mapped there.
+    Unmapped,
+    /// It is mapped there again, but without access.
+    Barred,
 }
 
 impl From<DeviceError> for Failure {
@@ -325,17 +334,21 @@ fn undo<D: VirtualMemoryDevice + ?Sized>(
             Err(_) => {
                 failure.still_mapped = Some(made.to_vec());
                 if left_old_places {
-                    failure.lost = idle_places(growth).map(|(index, ..)| index).collect();
+                    failure.lost =
+                        idle_places(growth).map(|(index, ..)| (index, Lost::Unmapped)).collect();
                 }
                 return failure;
             }
         }
     }
     if left_old_places {
-        failure.lost = idle_places(growth)
-            .filter(|(_, frame, range)| restore(device, *frame, *range).is_err())
-            .map(|(index, ..)| index)
-            .collect();
+        for (index, frame, range) in idle_places(growth) {
+            if restore(device, frame, range).is_err() {
+                failure.lost.push((index, Lost::Unmapped));
+            } else if device.set_access(range, &[]).is_err() {
+                failure.lost.push((index, Lost::Barred));
+            }
+        }
     }
     let new = growth.pieces.iter().filter(|piece| matches!(piece.source, Source::New));
     for (handle, piece) in made.iter().zip(new) {
@@ -346,14 +359,13 @@ fn undo<D: VirtualMemoryDevice + ?Sized>(
     failure
 }
 
-/// Puts an idle frame back where it was, on a device without aliases.
+/// Maps an idle frame where it was, on a device without aliases.
 fn restore<D: VirtualMemoryDevice + ?Sized>(
     device: &D,
     frame: FrameHandle,
     range: AddrRange,
 ) -> DeviceResult<()> {
-    device.map(&[Mapping { range, frame }], &[]).and_then(|fence| settle(device, fence))?;
-    device.set_access(range, &[])
+    device.map(&[Mapping { range, frame }], &[]).and_then(|fence| settle(device, fence))
 }
 
 /// A range of the pool's addresses.

@@ -8,17 +8,20 @@ use crate::timeline::Point;
 use crate::units::{DeviceAddr, Fence};
 use std::time::Duration;
 
-/// How long work may keep a pool from being taken down. Beyond it the device counts as lost.
+/// How long work may keep a pool from being taken down. Beyond it the device counts as hung.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Waits for the work that uses the pool's memory, then unmaps, releases and frees all of it.
 ///
-/// Errors are of no use to anybody here: each thing is tried once, and a device that refuses, because its
-/// context is gone, has nothing left to give back.
+/// Errors are of no use to anybody here. A device whose context is gone has nothing left to give back;
+/// where a device cannot say when the work is over, all memory is left behind: better that than to
+/// unmap what is in use.
 pub(crate) fn run<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State) {
+    state.sweep_released();
     for point in last_uses(state) {
-        if let Ok(Some(fence)) = state.timelines.fence(device, point) {
-            let _ = device.wait(fence, PATIENCE);
+        // Once more, for a device that was busy only.
+        if !(is_over(device, state, point) || is_over(device, state, point)) {
+            return;
         }
     }
     for (fence, mappings) in std::mem::take(&mut state.unbinding) {
@@ -38,6 +41,15 @@ pub(crate) fn run<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State
             let _ = device.free_region(DeviceAddr(region.base), region.len);
         }
     }
+}
+
+/// Waits until a point is reached; whether it is, or was lost with its context.
+fn is_over<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State, point: Point) -> bool {
+    let reached = state.timelines.fence(device, point).and_then(|fence| match fence {
+        Some(fence) => device.wait(fence, PATIENCE),
+        None => Ok(true),
+    });
+    gone_is_done(reached, true).unwrap_or(false)
 }
 
 fn unmap_all<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &State) {

@@ -1,5 +1,6 @@
 //! The invariants, checked structure by structure.
 
+use crate::arena::pair_of;
 use crate::extent::{Kind, NONE};
 use crate::frame::MappingState;
 use crate::region::Region;
@@ -26,7 +27,7 @@ impl State {
     /// Panics if the structures contradict each other.
     pub(crate) fn validate(&self) {
         let mut seen = 0;
-        for arena in &self.arenas {
+        for arena in self.arenas.all() {
             for (_, region) in arena.regions.iter() {
                 seen += self.validate_region(region);
             }
@@ -37,6 +38,7 @@ impl State {
         }
         self.validate_bins();
         self.validate_frames();
+        self.validate_private();
         self.validate_counters();
     }
 
@@ -96,7 +98,7 @@ impl State {
 
     /// Every free extent is in the bins of its stream, and nothing else is.
     fn validate_bins(&self) {
-        for (number, arena) in self.arenas.iter().enumerate() {
+        for (number, arena) in self.arenas.all().iter().enumerate() {
             let mut binned = HashSet::new();
             for slot in self.timelines.slots().chain([READY]) {
                 for id in arena.free(&self.extents, slot, 0) {
@@ -145,6 +147,32 @@ impl State {
             // A frame that was leaving has no address before the step that brings it back is over.
             let comes_back = bytes == 0 && self.steps_under_way > 0;
             assert!(bytes == expect || comes_back, "every byte of a frame has one address");
+        }
+    }
+
+    /// What serves a private pool is nobody else's, and a pair without one has no memory.
+    fn validate_private(&self) {
+        let mut mapped = vec![0; self.arenas.all().len()];
+        for (_, entry) in self.frames.mappings.iter() {
+            if entry.state != MappingState::Current {
+                continue;
+            }
+            mapped[usize::from(entry.at.arena)] += entry.len;
+            if self.tenancies.is_private(pair_of(entry.at.arena)) {
+                assert_eq!(entry.dead_bytes, 0, "no byte of a private frame has moved");
+                let mappings = self.frames.frames[entry.frame].mappings.iter();
+                let current =
+                    mappings.filter(|id| self.frames.mappings[**id].state == MappingState::Current);
+                assert_eq!(current.count(), 1, "a private frame serves in one place");
+            }
+        }
+        for (arena, mapped) in self.arenas.all().iter().zip(mapped) {
+            assert_eq!(arena.mapped, mapped, "bytes mapped in an arena");
+        }
+        for (_, extent) in self.extents.iter() {
+            let has_memory = !matches!(extent.kind, Kind::Void | Kind::Dead);
+            let vacant = has_memory && self.tenancies.is_vacant(pair_of(extent.arena));
+            assert!(!vacant, "a vacant pair of arenas has no memory");
         }
     }
 

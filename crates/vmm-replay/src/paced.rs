@@ -12,6 +12,12 @@
 //!
 //! Before each fence a short stand-in for work is queued, so that the device really has not reached it
 //! when the calls that follow are made.
+//!
+//! Binds that a device queues take no logical time of their own: their fences count as reached once
+//! those are that they wait for. What the device takes for them is on the account where the host waits
+//! for a bind, as a pool does whose worker makes memory for all streams; where a stream waits, it is
+//! not. A bind never stands behind one of another moment of the clock, for in a program that one would
+//! be over.
 
 use crate::calls::CallAccount;
 use crate::timeline::Timeline;
@@ -49,29 +55,69 @@ pub trait Ground: Send + Sync {
     fn calls(&self) -> CallAccount;
 }
 
-/// A device with immediate binds, its streams held to a logical clock. It is its own [`Timeline`].
+/// A device with its streams held to a logical clock. It is its own [`Timeline`].
 pub struct Paced<D, G> {
     device: Arc<D>,
     ground: G,
     now_ns: AtomicU64,
     lag_ns: u64,
     streams: Mutex<HashMap<StreamId, Stream>>,
+    last_bind: Mutex<Option<QueuedBind>>,
+}
+
+/// A bind that the device has queued.
+#[derive(Clone, Copy, Debug)]
+struct QueuedBind {
+    fence: Fence,
+    at_ns: u64,
 }
 
 impl<D: VirtualMemoryDevice, G: Ground> Paced<D, G> {
     /// A device at time zero, on which a fence is reached `lag` after its recording at the soonest.
-    ///
-    /// # Panics
-    /// For a device with queued binds: their fences have no place on this clock.
     #[must_use]
     pub fn new(device: Arc<D>, ground: G, lag: Duration) -> Self {
-        assert!(!device.properties().capabilities.queued_binds, "binds happen in the call");
-        let lag_ns = nanoseconds(lag);
-        Self { device, ground, now_ns: AtomicU64::new(0), lag_ns, streams: Mutex::default() }
+        Self {
+            device,
+            ground,
+            now_ns: AtomicU64::new(0),
+            lag_ns: nanoseconds(lag),
+            streams: Mutex::default(),
+            last_bind: Mutex::default(),
+        }
     }
 
     fn streams(&self) -> MutexGuard<'_, HashMap<StreamId, Stream>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call that binds, and notes the fence of a bind that is queued.
+    fn bind(
+        &self,
+        after: &[Fence],
+        call: impl FnOnce(&D) -> DeviceResult<Fence>,
+    ) -> DeviceResult<Fence> {
+        if !self.device.properties().capabilities.queued_binds {
+            return call(&self.device);
+        }
+        let at_ns = self.now_ns();
+        let mut last = self.last_bind.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(earlier) = last.take_if(|earlier| earlier.at_ns < at_ns) {
+            self.ground.catch_up(earlier.fence)?;
+        }
+        let fence = call(&self.device)?;
+        if fence == Fence::REACHED {
+            return Ok(fence);
+        }
+        *last = Some(QueuedBind { fence, at_ns });
+        drop(last);
+        let mut streams = self.streams();
+        let due_ns = |fence: &Fence| streams.get(&fence.stream).and_then(|s| s.due_ns(fence.value));
+        let latest_ns = after.iter().filter_map(due_ns).max().unwrap_or(0);
+        let stream = streams.entry(fence.stream).or_default();
+        stream.is_of_binds = true;
+        stream.tail_ns = stream.tail_ns.max(latest_ns).max(at_ns);
+        stream.unreached.push_back((fence.value, stream.tail_ns));
+        Ok(fence)
     }
 }
 
@@ -100,6 +146,8 @@ struct Stream {
     reached: u64,
     /// Fences that are not reached, in the order of their values and times.
     unreached: VecDeque<(u64, u64)>,
+    /// It is the device's own, of binds that are queued.
+    is_of_binds: bool,
 }
 
 impl Stream {
@@ -192,11 +240,11 @@ impl<D: VirtualMemoryDevice, G: Ground> VirtualMemoryDevice for Paced<D, G> {
     }
 
     fn map(&self, batch: &[Mapping], after: &[Fence]) -> DeviceResult<Fence> {
-        self.device.map(batch, after)
+        self.bind(after, |device| device.map(batch, after))
     }
 
     fn unmap(&self, ranges: &[AddrRange], after: &[Fence]) -> DeviceResult<Fence> {
-        self.device.unmap(ranges, after)
+        self.bind(after, |device| device.unmap(ranges, after))
     }
 
     fn set_access(&self, range: AddrRange, peers: &[DeviceOrdinal]) -> DeviceResult<()> {
@@ -231,10 +279,17 @@ impl<D: VirtualMemoryDevice, G: Ground> VirtualMemoryDevice for Paced<D, G> {
 
     fn wait(&self, fence: Fence, timeout: Duration) -> DeviceResult<bool> {
         let now_ns = self.now_ns();
-        let due_ns = self.streams().get(&fence.stream).and_then(|s| s.due_ns(fence.value));
+        let (due_ns, is_of_binds) = match self.streams().get(&fence.stream) {
+            Some(stream) => (stream.due_ns(fence.value), stream.is_of_binds),
+            None => (None, false),
+        };
         let until_ns = due_ns.unwrap_or(now_ns).min(now_ns.saturating_add(nanoseconds(timeout)));
         self.advance_to(until_ns);
         let is_due = due_ns.is_none_or(|due_ns| due_ns <= until_ns);
+        if is_due && is_of_binds {
+            // On the account: it is the rest of the call that has queued the bind.
+            return self.device.wait(fence, timeout);
+        }
         if is_due {
             self.ground.catch_up(fence)?;
         }

@@ -164,10 +164,11 @@ where
     let mut run = Run::new(&pool, timeline.as_ref(), settings, schedule.slots, streams);
     run.check = contents.map(|contents| Check::new(contents, schedule.slots));
     run.allocate_start(&schedule.start)?;
-    run.play(&schedule, settings, progress)?;
-
-    let stats = pool.stats();
-    let device_calls = run.device_calls();
+    let played = run.play(&schedule, settings, progress);
+    let (stats, device_calls) = (pool.stats(), run.device_calls());
+    // What the worker has changed on the device the pool must learn before it is taken down.
+    run.worker.wait(&pool, timeline.as_ref());
+    played?;
     let check = run.finish_check()?;
     Ok(ReplayResult {
         trace: String::new(),

@@ -3,19 +3,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use vmm_core::device::{AddrRange, FrameKind, Mapping};
 use vmm_core::{CrossStream, DeviceOp, DeviceResult, Fence, StreamId, VirtualMemoryDevice};
 use vmm_mock::{MockDevice, MockOptions};
 use vmm_replay::{
     Amount, CallAccount, Ground, Metered, OpCalls, Paced, ReplayResult, ReplaySettings, Timeline,
     Upkeep, replay,
 };
-use vmm_trace::{Census, DeviceTrace, Event, EventKind};
+use vmm_trace::DeviceTrace;
 
 #[path = "support/mock_timeline.rs"]
 mod mock_timeline;
+#[path = "support/two_streams.rs"]
+mod two_streams;
 use mock_timeline::{MockTimeline, calls_of};
+use two_streams::two_streams;
 
-const MIB: u64 = 1 << 20;
 const LAG: Duration = Duration::from_millis(5);
 
 /// A mock whose streams end their work only when the host waits for it.
@@ -60,7 +63,13 @@ fn device(lag: Duration) -> Arc<MockDevice> {
 
 /// A device whose work takes no time, or long, under a paced clock.
 fn paced(nap_ns: u64) -> (Arc<Paced<MockDevice, MockGround>>, Arc<MockDevice>) {
-    let mock = device(Duration::ZERO);
+    paced_on(device(Duration::ZERO), nap_ns)
+}
+
+fn paced_on(
+    mock: Arc<MockDevice>,
+    nap_ns: u64,
+) -> (Arc<Paced<MockDevice, MockGround>>, Arc<MockDevice>) {
     let ground = MockGround::new(Arc::clone(&mock), nap_ns);
     (Arc::new(Paced::new(Arc::clone(&mock), ground, LAG)), mock)
 }
@@ -73,7 +82,14 @@ fn on_the_mocks_clock(trace: &DeviceTrace, settings: &ReplaySettings) -> ReplayR
 }
 
 fn on_a_paced_clock(trace: &DeviceTrace, settings: &ReplaySettings, nap_ns: u64) -> ReplayResult {
-    let (device, mock) = paced(nap_ns);
+    replayed(paced(nap_ns), trace, settings)
+}
+
+fn replayed(
+    (device, mock): (Arc<Paced<MockDevice, MockGround>>, Arc<MockDevice>),
+    trace: &DeviceTrace,
+    settings: &ReplaySettings,
+) -> ReplayResult {
     let result = replay(trace, settings, Arc::clone(&device), &device, &mut |_, _| {});
     drop(device);
     assert!(mock.leftovers().is_empty(), "the pool left something on the device");
@@ -81,44 +97,11 @@ fn on_a_paced_clock(trace: &DeviceTrace, settings: &ReplaySettings, nap_ns: u64)
     ReplayResult { host_ns_per_op: 0.0, ..result.expect("can be replayed") }
 }
 
-/// Tensors of many lengths on two streams, some in use by a third beyond their end.
-fn two_streams() -> DeviceTrace {
-    let mut events = Vec::new();
-    let mut push = |time_us, kind| events.push(Event { time_us, kind });
-    let mut in_use: Option<u32> = None;
-    for id in 0..400_u32 {
-        let at_us = u64::from(id) * 500;
-        let (stream, len) = (u16::from(id % 3 == 0), MIB * u64::from(1 + id * 7 % 13) + 512);
-        push(at_us, EventKind::Alloc { id, len, stream, pool: 0 });
-        if let Some(id) = in_use.take() {
-            push(at_us + 40, EventKind::FreeCompleted { id });
-        }
-        let Some(gone) = id.checked_sub(8) else { continue };
-        push(at_us + 50, EventKind::FreeRequested { id: gone });
-        if gone % 5 == 0 {
-            in_use = Some(gone);
-        } else {
-            push(at_us + 50, EventKind::FreeCompleted { id: gone });
-        }
-    }
-    DeviceTrace {
-        device: 0,
-        streams: vec![0, 1],
-        pools: vec![(0, 0)],
-        tensor_count: 400,
-        start_live: Vec::new(),
-        start_reserved: 0,
-        events,
-        end_segments: Vec::new(),
-        census: Census::default(),
-    }
-}
-
 /// Replays the trace with both clocks, and returns the figures, which are the same.
 fn check(limit: f64, cross_stream: CrossStream, upkeep: Upkeep) -> ReplayResult {
     let limit = Some(Amount::OfPeak(limit));
     let settings = ReplaySettings { limit, cross_stream, upkeep, ..ReplaySettings::default() };
-    let trace = two_streams();
+    let trace = two_streams(500);
     let expected = on_the_mocks_clock(&trace, &settings);
     // Work that the device has done long ago, and work that it is late with: the clock decides.
     for nap_ns in [0, 40_000_000] {
@@ -139,6 +122,50 @@ fn a_paced_device_makes_the_calls_of_the_mock_with_a_worker() {
 fn a_paced_device_makes_the_calls_of_the_mock_without_a_worker() {
     let figures = check(1.1, CrossStream::WhenReached, Upkeep::None);
     assert!(figures.driver_calls > 100 && figures.waits > 0, "{figures:?}");
+}
+
+fn queueing() -> Arc<MockDevice> {
+    Arc::new(MockDevice::new(MockOptions::queued_binds()))
+}
+
+/// Nobody ends the mock's binds but who waits for them, so that every missing wait shows.
+#[test]
+fn binds_that_are_queued_are_waited_for() {
+    let trace = two_streams(500);
+    for upkeep in [Upkeep::Worker, Upkeep::None] {
+        let limit = Some(Amount::OfPeak(1.1));
+        let settings = ReplaySettings { limit, upkeep, ..ReplaySettings::default() };
+        let figures = replayed(paced_on(queueing(), 40_000_000), &trace, &settings);
+        assert_eq!(figures.failures, 0, "{upkeep:?}: {figures:?}");
+        let calls = figures.device_calls.plus(&figures.worker_device_calls);
+        assert!(calls.of(DeviceOp::Map).count > 50, "{upkeep:?}: {figures:?}");
+        assert!(calls.of(DeviceOp::StreamWait).count > 0, "{upkeep:?}: {figures:?}");
+        // What the host waits for is on the account.
+        let waits = calls.of(DeviceOp::Wait).count;
+        assert_eq!(waits > 0, upkeep == Upkeep::Worker, "{upkeep:?}: {figures:?}");
+    }
+}
+
+#[test]
+fn a_queued_bind_is_over_with_what_it_waits_for() {
+    let (device, mock) = paced_on(queueing(), 1_000);
+    let stream = device.stream(0).expect("always");
+    let len = device.properties().granule;
+    let addr = device.reserve(len, len).expect("legal");
+    let frame = device.make_frame(len, FrameKind::Device).expect("legal");
+    let range = AddrRange { addr, len };
+    let before = device.record(stream).expect("legal");
+    let bound = device.map(&[Mapping { range, frame }], &[before]).expect("legal");
+    mock.finish_all();
+    assert_eq!(device.reached(bound.stream), Ok(0), "the clock is not there");
+    device.advance_to(5_000_000);
+    assert_eq!(device.reached(bound.stream), Ok(bound.value));
+    let gone = device.unmap(&[range], &[]).expect("legal");
+    assert!(mock.reached(gone.stream).is_ok_and(|value| value < gone.value));
+    assert_eq!(device.reached(gone.stream), Ok(gone.value), "the host waits for the device");
+    assert_eq!(mock.reached(gone.stream), Ok(gone.value));
+    device.release_frame(frame).expect("legal");
+    device.free_region(addr, len).expect("legal");
 }
 
 #[test]

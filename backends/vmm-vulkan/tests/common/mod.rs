@@ -13,6 +13,9 @@ const DEVICE: &str = "VMM_VULKAN_DEVICE";
 /// Makes a missing device or validation layer a failure.
 const REQUIRED: &str = "VMM_REQUIRE_VULKAN";
 
+/// Set in a process that a test has started, which would not have without a device.
+pub const CHILD: &str = "VMM_VULKAN_TEST_CHILD";
+
 /// Whether this process has had the device already.
 static WAS_THERE: AtomicBool = AtomicBool::new(false);
 
@@ -31,14 +34,29 @@ pub fn options() -> VulkanOptions {
 /// If there is none and one is required.
 pub fn look() -> Result<bool, String> {
     open(options()).map(|device| device.is_gpu()).map_err(|why| {
+        assert!(!is_child(), "the device was there before, and now: {why}");
         assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, and {why}");
         format!("{why} ({HINT})")
     })
 }
 
+/// Whether a test of another process has started this one.
+pub fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
 /// A device, or, with a line that says so, none.
+///
+/// # Panics
+/// If a device is required, or was there before.
 pub fn device(options: VulkanOptions) -> Option<Arc<VulkanDevice>> {
-    required_or_skip(open(options)).map(Arc::new)
+    let opened = open(options);
+    // What is missing from the start is skipped. What was there and is gone is a failure.
+    let was_there = WAS_THERE.fetch_or(opened.is_ok(), Ordering::Relaxed);
+    match opened {
+        Err(why) if was_there => panic!("the device was there before, and now: {why}"),
+        opened => required_or_skip(opened).map(Arc::new),
+    }
 }
 
 /// What is there, or, with a line that says so, nothing.
@@ -56,17 +74,11 @@ pub fn required_or_skip<T>(opened: Result<T, Unavailable>) -> Option<T> {
     }
 }
 
-fn open(options: VulkanOptions) -> Result<VulkanDevice, Unavailable> {
-    let opened = open_as_is(options);
-    // What is missing from the start is skipped. What was there and is gone is a failure.
-    let was_there = WAS_THERE.fetch_or(opened.is_ok(), Ordering::Relaxed);
-    match &opened {
-        Err(why) if was_there => panic!("the device was there before, and now: {why}"),
-        _ => opened,
-    }
-}
-
-fn open_as_is(options: VulkanOptions) -> Result<VulkanDevice, Unavailable> {
+/// A device, watched by the validation layer where that is installed or required.
+///
+/// # Errors
+/// As [`VulkanDevice::new`].
+pub fn open(options: VulkanOptions) -> Result<VulkanDevice, Unavailable> {
     match VulkanDevice::new(options.clone()) {
         // Machines with a GPU need not have the layer; those that check every change must.
         Err(Unavailable::NoValidationLayer) if std::env::var_os(REQUIRED).is_none() => {

@@ -1,20 +1,25 @@
 //! The devices that the command can use, each named in a file of its own.
 
+mod card;
+mod card_contents;
 mod cuda;
-mod cuda_contents;
 mod cuda_probe;
 mod mock;
 mod mock_contents;
 mod mock_costs;
+mod vulkan;
 
 pub use mock::{MockTimeline, replay_on_mock};
 pub use mock_contents::MockContents;
 
+pub(crate) use card::Card;
 pub(crate) use cuda_probe::ProbedCard;
 pub(crate) use mock::probed_mock;
+pub(crate) use vulkan::VulkanCard;
 
 use crate::options::DeviceOption;
-use cuda::CudaReplays;
+use card::CardReplays;
+use cuda::CudaCard;
 use std::path::Path;
 use vmm_mock::CostModel;
 use vmm_replay::{ReplayError, ReplayResult, ReplaySettings};
@@ -25,7 +30,9 @@ pub(crate) enum ReplayDevice {
     /// A fresh mock with these costs for each replay.
     Mock(Box<CostModel>),
     /// One card for all.
-    Cuda(CudaReplays),
+    Cuda(CardReplays<CudaCard>),
+    /// The same.
+    Vulkan(CardReplays<VulkanCard>),
 }
 
 impl ReplayDevice {
@@ -33,19 +40,27 @@ impl ReplayDevice {
     ///
     /// # Errors
     /// One line that says what is missing or wrong and what to do.
-    pub(crate) fn open(option: DeviceOption, costs: Option<&Path>) -> Result<Self, String> {
-        match (option, costs) {
-            (DeviceOption::Mock, None) => Ok(Self::mock(CostModel::h200())),
-            (DeviceOption::Mock, Some(file)) => mock_costs::read(file).map(Self::mock),
-            (DeviceOption::Cuda(ordinal), None) => {
-                let opened = CudaReplays::open(ordinal).map(Self::Cuda);
-                opened.map_err(|line| format!("{option}: {line}"))
-            }
-            (DeviceOption::Cuda(_), Some(_)) => Err(format!(
+    pub(crate) fn open(option: &DeviceOption, costs: Option<&Path>) -> Result<Self, String> {
+        if costs.is_some() && *option != DeviceOption::Mock {
+            return Err(format!(
                 "--costs is for the mock device, and on {option} the calls are measured; \
                  leave out --costs, or use --device mock"
-            )),
+            ));
         }
+        let opened = match option {
+            DeviceOption::Mock => match costs {
+                None => Ok(Self::mock(CostModel::h200())),
+                // Its errors name the file.
+                Some(file) => return mock_costs::read(file).map(Self::mock),
+            },
+            DeviceOption::Cuda(ordinal) => {
+                CudaCard::open(*ordinal).and_then(CardReplays::new).map(Self::Cuda)
+            }
+            DeviceOption::Vulkan(choice) => {
+                VulkanCard::open(choice).and_then(CardReplays::new).map(Self::Vulkan)
+            }
+        };
+        opened.map_err(|line| format!("{option}: {line}"))
     }
 
     fn mock(cost: CostModel) -> Self {
@@ -66,6 +81,7 @@ impl ReplayDevice {
         match self {
             Self::Mock(cost) => replay_on_mock(trace, settings, cost, checked, progress),
             Self::Cuda(card) => card.replay(trace, settings, checked, progress),
+            Self::Vulkan(card) => card.replay(trace, settings, checked, progress),
         }
     }
 }

@@ -12,13 +12,16 @@ What it shows:
   bandwidth       what the memory clock and the width of the bus allow at most:
                   2 transfers a clock, as NVML's clock is that of double data rate
   calls           median time of each call of the device interface, by length of the
-                  frame: 2 MiB to 4 GiB, or a quarter of the free memory
+                  frame: 2 MiB to 4 GiB, or a quarter of the free memory; where binds are
+                  queued, done is from the call until the device has done it
 Memory, virtual memory and calls come from CUDA; versions, utilisation, clock and bus from
-NVML. What either cannot tell is left out, and the output says why.
+NVML. What either cannot tell is left out, and the output says why. On a Vulkan device all
+comes from Vulkan, with its heaps, queues and sparse limits in place of what NVML tells.
 
 Examples:
   vmm probe                    the first card
   vmm probe --device cuda:1    the second one
+  vmm probe --device vulkan    the best Vulkan device; vulkan:1 or vulkan:NAME names one
   vmm probe --device mock      what replays without a card assume
   vmm probe --json             for programs: null where something is not known; also what
                                vmm replay --costs reads
@@ -31,7 +34,7 @@ Exit codes:
 /// Options of `vmm probe`.
 #[derive(Debug, Args)]
 pub struct ProbeOptions {
-    /// The device to look at: cuda, cuda:N or mock
+    /// The device to look at: cuda, cuda:N, vulkan, vulkan:N, vulkan:NAME or mock
     #[arg(long, value_name = "DEVICE", default_value = "cuda")]
     pub device: DeviceOption,
 

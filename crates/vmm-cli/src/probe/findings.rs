@@ -4,6 +4,7 @@ use super::board::Board;
 use super::measure::{CallCost, FrameCosts};
 use serde::Serialize;
 use vmm_core::device::{FrameKind, MemoryInfo, Properties};
+use vmm_vulkan::About;
 
 /// Everything about one device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -13,7 +14,7 @@ pub(crate) struct Findings {
     /// The name that it gives itself.
     pub(crate) name: Option<String>,
     pub(crate) uuid: Option<String>,
-    /// Of the kernel's driver, such as 580.95.05.
+    /// Of the kernel's driver, such as 580.95.05; of a Vulkan device with the driver's name.
     pub(crate) driver_version: Option<String>,
     /// The version of CUDA that the driver is made for.
     pub(crate) cuda_version: Option<String>,
@@ -24,6 +25,8 @@ pub(crate) struct Findings {
     pub(crate) memory_utilisation_percent: Option<u32>,
     pub(crate) bandwidth: Bandwidth,
     pub(crate) virtual_memory: Option<VirtualMemory>,
+    /// What only Vulkan has.
+    pub(crate) vulkan: Option<Vulkan>,
     /// Calls that do not depend on a length.
     pub(crate) calls: Option<Vec<CallCost>>,
     /// Calls by the length of the frame that they are about.
@@ -78,6 +81,61 @@ pub(crate) struct VirtualMemory {
     pub(crate) max_reservation_bytes: u64,
 }
 
+/// What only a Vulkan device has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Vulkan {
+    /// Of Vulkan, such as 1.4.305.
+    pub(crate) api_version: String,
+    /// Whether it is a GPU and not a program on the host.
+    pub(crate) is_gpu: bool,
+    pub(crate) heaps: Vec<Heap>,
+    /// Whether memory may be bound at several places at once.
+    pub(crate) sparse_residency_aliased: bool,
+    /// Whether addresses without memory read as zeros.
+    pub(crate) residency_non_resident_strict: bool,
+    pub(crate) sparse_address_space_bytes: u64,
+    /// `null` if the device does not say.
+    pub(crate) longest_buffer_bytes: Option<u64>,
+    /// Queues that streams are spread over.
+    pub(crate) queues: usize,
+    pub(crate) queue_family: u32,
+    pub(crate) bind_queue_family: u32,
+    /// Whether no stream uses the queue that binds go to.
+    pub(crate) binds_have_own_queue: bool,
+}
+
+/// A part of a Vulkan device's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Heap {
+    pub(crate) bytes: u64,
+    pub(crate) device_local: bool,
+    /// Whether a pool's frames come from it.
+    pub(crate) frames: bool,
+}
+
+impl From<About> for Vulkan {
+    fn from(about: About) -> Self {
+        let heap = |heap: &vmm_vulkan::Heap| Heap {
+            bytes: heap.len,
+            device_local: heap.device_local,
+            frames: heap.frames,
+        };
+        Self {
+            api_version: about.api_version.map(|part| part.to_string()).join("."),
+            is_gpu: about.is_gpu,
+            heaps: about.heaps.iter().map(heap).collect(),
+            sparse_residency_aliased: about.aliases,
+            residency_non_resident_strict: about.strict_residency,
+            sparse_address_space_bytes: about.sparse_address_space,
+            longest_buffer_bytes: about.longest_buffer,
+            queues: about.queues,
+            queue_family: about.queue_family,
+            bind_queue_family: about.bind_family,
+            binds_have_own_queue: about.binds_alone,
+        }
+    }
+}
+
 impl Findings {
     /// Nothing but a name.
     pub(crate) fn of_device(device: String) -> Self {
@@ -112,6 +170,11 @@ impl Findings {
             }
             Err(reason) => self.note_missing("NVML", &reason),
         }
+    }
+
+    pub(crate) fn add_vulkan(&mut self, about: About) {
+        self.driver_version = Some(about.driver.clone());
+        self.vulkan = Some(about.into());
     }
 
     pub(crate) fn add_properties(&mut self, properties: &Properties) {

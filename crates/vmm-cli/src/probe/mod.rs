@@ -8,7 +8,7 @@ mod findings;
 mod measure;
 mod show;
 
-use crate::device::{self, ProbedCard};
+use crate::device::{self, Card, ProbedCard, VulkanCard};
 use crate::exit::Exit;
 use crate::options::{DeviceOption, ProbeOptions};
 use crate::terminal::Terminal;
@@ -16,13 +16,15 @@ use board::Board;
 use findings::Findings;
 use std::time::Instant;
 use vmm_core::{DeviceResult, VirtualMemoryDevice};
+use vmm_vulkan::DeviceChoice;
 
 /// Looks at a device, prints what was found, and says how it went.
 pub(crate) fn run(options: &ProbeOptions, terminal: Terminal) -> Exit {
     let mut findings = Findings::of_device(options.device.to_string());
-    let measured = match options.device {
+    let measured = match &options.device {
         DeviceOption::Mock => look_at_mock(options.no_measure, &mut findings),
-        DeviceOption::Cuda(ordinal) => look_at_card(ordinal, options.no_measure, &mut findings),
+        DeviceOption::Cuda(ordinal) => look_at_card(*ordinal, options.no_measure, &mut findings),
+        DeviceOption::Vulkan(choice) => look_at_vulkan(choice, options.no_measure, &mut findings),
     };
     let mut exit = Exit::Success;
     if let Err(error) = measured {
@@ -69,9 +71,7 @@ fn look_at_card(ordinal: u32, no_measure: bool, findings: &mut Findings) -> Devi
     if no_measure {
         return Ok(());
     }
-    let start = Instant::now();
-    let now_ns = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    findings.add_measurements(card.device(), &now_ns, card.streams()?)?;
+    findings.add_measurements(card.device(), &system_clock(), card.streams()?)?;
     match card.plain() {
         Ok(plain) => findings.add_largest_block(&plain),
         Err(reason) => {
@@ -79,6 +79,34 @@ fn look_at_card(ordinal: u32, no_measure: bool, findings: &mut Findings) -> Devi
             Ok(())
         }
     }
+}
+
+fn look_at_vulkan(
+    choice: &DeviceChoice,
+    no_measure: bool,
+    findings: &mut Findings,
+) -> DeviceResult<()> {
+    let card = match VulkanCard::open(choice) {
+        Ok(card) => card,
+        Err(reason) => {
+            findings.note_missing("Vulkan", &reason);
+            return Ok(());
+        }
+    };
+    let device = &**card.device();
+    findings.add_device(device)?;
+    findings.add_vulkan(device.about());
+    if no_measure {
+        return Ok(());
+    }
+    // Streams go with the process.
+    findings.add_measurements(device, &system_clock(), [card.make_stream()?, card.make_stream()?])
+}
+
+/// Nanoseconds from now on.
+fn system_clock() -> impl Fn() -> u64 {
+    let start = Instant::now();
+    move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Findings {

@@ -1,6 +1,6 @@
 //! Findings as a block of text for people.
 
-use super::findings::{Findings, VirtualMemory};
+use super::findings::{Findings, Heap, VirtualMemory, Vulkan};
 use super::measure::{CallCost, FrameCosts};
 use crate::figures::ratio;
 use crate::table::{Cell, Table};
@@ -25,6 +25,9 @@ pub(super) fn text(findings: &Findings, coloured: bool) -> String {
     page.line("bandwidth", bandwidth(findings));
     if let Some(virtual_memory) = &findings.virtual_memory {
         page.virtual_memory(virtual_memory);
+    }
+    if let Some(vulkan) = &findings.vulkan {
+        page.vulkan(vulkan);
     }
     page.frames(findings.frames.as_deref().unwrap_or_default());
     page.calls(findings.calls.as_deref().unwrap_or_default());
@@ -139,26 +142,59 @@ impl Page {
         }
     }
 
+    fn vulkan(&mut self, vulkan: &Vulkan) {
+        self.title("vulkan");
+        let kind = if vulkan.is_gpu { "a GPU" } else { "a program on the host" };
+        self.line("version", Some(format!("{}, on {kind}", vulkan.api_version)));
+        let heap = |heap: &Heap| {
+            let of = if heap.device_local { "device" } else { "host" };
+            let frames = if heap.frames { ", for frames" } else { "" };
+            format!("{} of the {of}{frames}", length(heap.bytes))
+        };
+        self.line("heaps", Some(vulkan.heaps.iter().map(heap).collect::<Vec<_>>().join("; ")));
+        let mut sparse = format!("{} of addresses", length(vulkan.sparse_address_space_bytes));
+        if let Some(longest) = vulkan.longest_buffer_bytes {
+            let _ = write!(sparse, ", {} in one buffer", length(longest));
+        }
+        self.line("sparse", Some(sparse));
+        let unbound = if vulkan.residency_non_resident_strict { "zeros" } else { "anything" };
+        self.line("unbound reads", Some(unbound.to_owned()));
+        let (queues, family) = (vulkan.queues, vulkan.queue_family);
+        self.line("queues", Some(format!("{queues} of family {family}")));
+        let shared = if vulkan.binds_have_own_queue { "alone" } else { "shared with streams" };
+        self.line("bind queue", Some(format!("family {}, {shared}", vulkan.bind_queue_family)));
+    }
+
     fn frames(&mut self, costs: &[FrameCosts]) {
         if costs.is_empty() {
             return;
         }
+        // Where the device does it later than in the call, how much later follows the call.
+        let queued = costs.iter().any(|cost| cost.map_done_us.is_some());
+        let mut names = vec!["frame", "times", "make", "map", "access", "unmap", "release"];
+        if queued {
+            names =
+                vec!["frame", "times", "make", "map", "done", "access", "unmap", "done", "release"];
+        }
+        let unit = |index: usize| if index < 2 { "" } else { "us" };
         let mut table = Table::default();
-        let names = ["frame", "times", "make", "map", "access", "unmap", "release"];
-        let units = ["", "", "us", "us", "us", "us", "us"];
-        table.push(names.map(Cell::heading).to_vec());
-        table.push(units.map(Cell::faint).to_vec());
+        table.push(names.iter().copied().map(Cell::heading).collect());
+        table.push((0..names.len()).map(|index| Cell::faint(unit(index))).collect());
         for cost in costs {
             let or_dash = |us: Option<f64>| us.map_or_else(|| Cell::faint("-"), time);
-            table.push(vec![
+            let done = |us: Option<f64>| queued.then(|| or_dash(us));
+            let mut cells: Vec<Cell> = vec![
                 length(cost.frame_bytes).into(),
                 cost.repetitions.to_string().into(),
                 time(cost.make_frame_us),
                 or_dash(cost.map_us),
-                or_dash(cost.set_access_us),
-                or_dash(cost.unmap_us),
-                time(cost.release_frame_us),
-            ]);
+            ];
+            cells.extend(done(cost.map_done_us));
+            cells.push(or_dash(cost.set_access_us));
+            cells.push(or_dash(cost.unmap_us));
+            cells.extend(done(cost.unmap_done_us));
+            cells.push(time(cost.release_frame_us));
+            table.push(cells);
         }
         self.title("calls by length, medians");
         self.table(&table);

@@ -2,8 +2,11 @@
 
 use super::{Clock, Times, median, microseconds};
 use serde::Serialize;
-use vmm_core::device::{AddrRange, DeviceErrorKind, FrameKind, Mapping, VirtualMemoryDevice};
-use vmm_core::{DeviceAddr, DeviceResult, FrameHandle};
+use std::time::Duration;
+use vmm_core::device::{
+    AddrRange, DeviceErrorKind, FrameKind, Mapping, Properties, VirtualMemoryDevice,
+};
+use vmm_core::{DeviceAddr, DeviceResult, Fence, FrameHandle};
 
 /// Mebibyte, in bytes.
 const MIB: u64 = 1 << 20;
@@ -14,6 +17,9 @@ const LENS: [u64; 6] = [2 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB, 4096
 /// A frame is at most so large a part of the free memory, so that others are left alone.
 const SHARE_OF_FREE: u64 = 4;
 
+/// How long a bind may take that the device has queued.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// What calls take for frames of one length: medians in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct FrameCosts {
@@ -23,8 +29,11 @@ pub(crate) struct FrameCosts {
     pub(crate) make_frame_us: f64,
     /// `None` here and below on a device that cannot map.
     pub(crate) map_us: Option<f64>,
+    /// From the call until the device has done it; `None` here and for `unmap` where that is the same.
+    pub(crate) map_done_us: Option<f64>,
     pub(crate) set_access_us: Option<f64>,
     pub(crate) unmap_us: Option<f64>,
+    pub(crate) unmap_done_us: Option<f64>,
     pub(crate) release_frame_us: f64,
 }
 
@@ -37,11 +46,11 @@ pub(crate) fn frames(
     now_ns: Clock<'_>,
     free: u64,
 ) -> DeviceResult<Vec<FrameCosts>> {
-    let granule = device.properties().granule;
+    let Properties { granule, max_reservation, .. } = *device.properties();
     let times = Times::new(now_ns);
     let mut costs = Vec::new();
     for len in LENS.into_iter().filter(|len| len.is_multiple_of(granule)) {
-        if len > free / SHARE_OF_FREE {
+        if len > free / SHARE_OF_FREE || len > max_reservation {
             break;
         }
         match frames_of(device, &times, len) {
@@ -68,8 +77,10 @@ fn repetitions(len: u64) -> usize {
 struct Lists {
     make_frame: Vec<u64>,
     map: Vec<u64>,
+    map_done: Vec<u64>,
     set_access: Vec<u64>,
     unmap: Vec<u64>,
+    unmap_done: Vec<u64>,
     release_frame: Vec<u64>,
 }
 
@@ -97,13 +108,16 @@ fn frames_of(
     let lists = lists?;
     let median = |times_ns: Vec<u64>| microseconds(median(times_ns));
     let if_remaps = |times_ns: Vec<u64>| remaps.then(|| median(times_ns));
+    let if_any = |times_ns: Vec<u64>| (!times_ns.is_empty()).then(|| median(times_ns));
     Ok(FrameCosts {
         frame_bytes: len,
         repetitions,
         make_frame_us: median(lists.make_frame),
         map_us: if_remaps(lists.map),
+        map_done_us: if_any(lists.map_done),
         set_access_us: if_remaps(lists.set_access),
         unmap_us: if_remaps(lists.unmap),
+        unmap_done_us: if_any(lists.unmap_done),
         release_frame_us: median(lists.release_frame),
     })
 }
@@ -133,10 +147,30 @@ fn mapping(
     frame: FrameHandle,
     lists: &mut Lists,
 ) -> DeviceResult<()> {
-    times.measure(&mut lists.map, || device.map(&[Mapping { range, frame }], &[]))?;
+    let bound = times.measure(&mut lists.map, || device.map(&[Mapping { range, frame }], &[]))?;
+    let bound = done(device, times, bound, &lists.map, &mut lists.map_done);
     let access = times.measure(&mut lists.set_access, || device.set_access(range, &[]));
-    let unmapped = times.measure(&mut lists.unmap, || device.unmap(&[range], &[]));
-    access.and(unmapped.map(|_| ()))
+    let unbound = times.measure(&mut lists.unmap, || device.unmap(&[range], &[]))?;
+    let unbound = done(device, times, unbound, &lists.unmap, &mut lists.unmap_done);
+    bound.and(access).and(unbound)
+}
+
+/// Waits for a bind that the device has queued, and adds what it took from its call on.
+fn done(
+    device: &impl VirtualMemoryDevice,
+    times: &Times<'_>,
+    fence: Fence,
+    calls_ns: &[u64],
+    times_ns: &mut Vec<u64>,
+) -> DeviceResult<()> {
+    if fence == Fence::REACHED {
+        return Ok(());
+    }
+    let mut waits_ns = Vec::with_capacity(1);
+    // A device that is this late fails at its next calls.
+    times.measure(&mut waits_ns, || device.wait(fence, PATIENCE))?;
+    times_ns.extend(calls_ns.last().zip(waits_ns.last()).map(|(call, wait)| call + wait));
+    Ok(())
 }
 
 #[cfg(test)]
@@ -163,6 +197,7 @@ mod tests {
             assert_eq!(cost.map_us, Some(microseconds(model.map.at(len))));
             assert_eq!(cost.set_access_us, Some(microseconds(model.set_access.at(len))));
             assert_eq!(cost.unmap_us, Some(microseconds(model.unmap.at(len))));
+            assert_eq!((cost.map_done_us, cost.unmap_done_us), (None, None));
             assert_eq!(cost.release_frame_us, microseconds(model.release_frame.at(len)));
         }
     }
@@ -176,6 +211,25 @@ mod tests {
             assert!(cost.make_frame_us > 0.0 && cost.release_frame_us > 0.0);
             assert_eq!((cost.map_us, cost.set_access_us, cost.unmap_us), (None, None, None));
         }
+    }
+
+    #[test]
+    fn binds_that_are_queued_are_waited_for() {
+        let costs = measured(&MockDevice::new(MockOptions::queued_binds()), 4 << 30);
+        assert!(!costs.is_empty());
+        let query_us = microseconds(CostModel::h200().query);
+        for cost in costs {
+            // The mock's calls cost something; that its devices bind, only time.
+            let sum = |call: Option<f64>| call.map(|us| ((us + query_us) * 1e3).round() / 1e3);
+            assert_eq!(cost.map_done_us, sum(cost.map_us));
+            assert_eq!(cost.unmap_done_us, sum(cost.unmap_us));
+        }
+    }
+
+    #[test]
+    fn few_addresses_end_the_list() {
+        let options = MockOptions { max_reservation: 100 << 20, ..MockOptions::default() };
+        assert_eq!(measured(&MockDevice::new(options), 4 << 30).len(), 3, "up to 64 MiB");
     }
 
     #[test]

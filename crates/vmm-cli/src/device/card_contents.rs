@@ -1,19 +1,40 @@
-//! Checks of bytes on a CUDA card.
+//! Checks of bytes on a card.
 
+use super::card::Card;
 use std::sync::{Arc, Mutex, PoisonError};
 use vmm_core::device::AddrRange;
 use vmm_core::{DeviceAddr, DeviceResult, StreamId};
-use vmm_cuda::{CudaDevice, kernels};
 use vmm_replay::{Contents, Faults, SHOWN_LEASES, WrongLease};
+
+/// Kernels that fill and check memory; the pattern follows from the seed and the place in the range.
+pub(crate) trait Checks {
+    /// Queues the writing of the pattern.
+    fn fill(&self, range: AddrRange, seed: u64, stream: StreamId) -> DeviceResult<()>;
+
+    /// Queues a comparison with it.
+    fn check(&self, range: AddrRange, seed: u64, stream: StreamId) -> DeviceResult<()>;
+
+    /// What the checks since the last call have found. The caller has waited for their streams.
+    fn found(&self) -> DeviceResult<Found>;
+}
+
+/// What checks have found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// Bytes that were not as expected.
+    pub(crate) wrong_bytes: u64,
+    /// The address of one of them, if it is known.
+    pub(crate) first: Option<DeviceAddr>,
+}
 
 /// Checks between two looks at what they found. The card sums checks up, so the lease is looked for
 /// among these; a look waits for the card, so it must be rare.
 const CHECKS_PER_LOOK: usize = 1024;
 
-/// Fills and checks memory of a card by kernels; the pattern of a lease follows from its number.
-pub(crate) struct CudaContents {
-    device: Arc<CudaDevice>,
-    kernels: kernels::Contents,
+/// Fills and checks leases on a card; the pattern of a lease follows from its number.
+pub(crate) struct CardContents<C> {
+    card: Arc<C>,
+    checks: Box<dyn Checks>,
     state: Mutex<State>,
 }
 
@@ -23,37 +44,32 @@ struct State {
     recent: Vec<(u64, AddrRange)>,
     /// The streams that they ran on.
     streams: Vec<StreamId>,
-    /// The lowest wrong address so far.
-    lowest: Option<DeviceAddr>,
     faults: Faults,
 }
 
-impl CudaContents {
+impl<C: Card> CardContents<C> {
     /// Loads the kernels.
     ///
     /// # Errors
     /// What the driver says.
-    pub(crate) fn new(device: &Arc<CudaDevice>) -> DeviceResult<Self> {
-        let kernels = kernels::Contents::new(device)?;
-        Ok(Self { device: Arc::clone(device), kernels, state: Mutex::default() })
+    pub(crate) fn new(card: &Arc<C>) -> DeviceResult<Self> {
+        let checks = card.checks()?;
+        Ok(Self { card: Arc::clone(card), checks, state: Mutex::default() })
     }
 
     /// Waits for the checks that are queued and enters what they found.
     fn look(&self, state: &mut State) -> DeviceResult<()> {
         // Not for the whole device, on which something may run without end.
         for stream in state.streams.drain(..) {
-            self.device.synchronize_stream(stream)?;
+            self.card.synchronize_stream(stream)?;
         }
-        let found = self.kernels.mismatches()?;
-        // The card keeps the lowest wrong address of all, so a new one is of these checks.
-        if found.first != state.lowest
-            && let Some(wrong) = found.first.and_then(|first| owner(&state.recent, first))
+        let found = self.checks.found()?;
+        if let Some(wrong) = found.first.and_then(|first| owner(&state.recent, first))
             && state.faults.first.len() < SHOWN_LEASES
         {
             state.faults.first.push(wrong);
         }
-        state.lowest = found.first;
-        state.faults.wrong_bytes = found.count;
+        state.faults.wrong_bytes += found.wrong_bytes;
         state.recent.clear();
         Ok(())
     }
@@ -66,13 +82,13 @@ fn owner(checked: &[(u64, AddrRange)], first: DeviceAddr) -> Option<WrongLease> 
     Some(WrongLease { lease: *lease, offset: first.since(range.addr) })
 }
 
-impl Contents for CudaContents {
+impl<C: Card> Contents for CardContents<C> {
     fn fill(&self, lease: u64, range: AddrRange, stream: StreamId) -> DeviceResult<()> {
-        self.kernels.fill(range, lease, stream)
+        self.checks.fill(range, lease, stream)
     }
 
     fn check(&self, lease: u64, range: AddrRange, stream: StreamId) -> DeviceResult<()> {
-        self.kernels.check(range, lease, stream)?;
+        self.checks.check(range, lease, stream)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.recent.push((lease, range));
         if !state.streams.contains(&stream) {

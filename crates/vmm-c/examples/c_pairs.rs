@@ -1,9 +1,9 @@
 //! Allocates and releases through the C interface or the Rust one: for counting instructions.
 //!
 //! ```text
-//! pairs c|rust [LEN] [PAIRS]
+//! c_pairs c|rust [LEN] [PAIRS]
 //! valgrind --tool=callgrind --toggle-collect="*pairs_measured*" \
-//!     target/release/examples/pairs c 512 100000
+//!     target/release/examples/c_pairs c 512 100000
 //! ```
 //!
 //! The instructions per pair are those that callgrind reports, over `PAIRS`.
@@ -74,7 +74,7 @@ fn main() {
             unsafe { vmm_pool_destroy(pool) };
         }
         _ => {
-            eprintln!("usage: pairs c|rust [LEN] [PAIRS]");
+            eprintln!("usage: c_pairs c|rust [LEN] [PAIRS]");
             std::process::exit(2);
         }
     }
