@@ -177,10 +177,6 @@ void snapshots_and_history_show_allocations() {
 }
 
 void private_pools_route_and_come_back() {
-    if (lib.private_create == nullptr) {
-        std::printf("skipped: this libvmm has no private pools\n");
-        return;
-    }
     c10::MempoolId_t name{0, 7};
     auto on_three = [](cudaStream_t s) { return s == stream(3); };
     allocator().beginAllocateToPool(0, name, on_three);

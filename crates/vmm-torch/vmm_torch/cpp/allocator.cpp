@@ -197,9 +197,11 @@ class Allocator final : public ca::CUDAAllocator {
         Memory::Device &own = memory().device(device);
         vmm_stats_t stats = memory().pool_stats(device);
         vmm_pool_t *pool = memory().pools.find(device);
-        bool reset = pool != nullptr && lib.reset_peaks != nullptr && lib.reset_peaks(pool) == VMM_OK;
+        if (pool != nullptr && lib.reset_peaks(pool) != VMM_OK) {
+            throw std::runtime_error(fault(VMM_PANICKED));
+        }
         std::lock_guard<std::mutex> hold(memory().mutex);
-        own.statistics.reset_peaks(stats, reset);
+        own.statistics.reset_peaks(stats);
     }
 
     ca::SnapshotInfo snapshot(c10::MempoolId_t only, bool include_traces) override {

@@ -64,6 +64,16 @@ class Routes {
         return at == pools_.end() ? nullptr : at->second.get();
     }
 
+    // The name of a pool by libvmm's number; that of the general one if there is none.
+    PoolName name_of(uint64_t id) const {
+        for (const auto &[name, pool] : pools_) {
+            if (id != 0 && pool->id == id) {
+                return name;
+            }
+        }
+        return {0, 0};
+    }
+
     // Adds a user to a pool, and makes it for the first one.
     PrivatePool *use(vmm_pool_t *pool, PoolName name, std::unique_ptr<Source> source = nullptr) {
         std::unique_ptr<PrivatePool> &slot = pools_[name];
@@ -71,17 +81,10 @@ class Routes {
             auto made = std::make_unique<PrivatePool>();
             made->name = name;
             if (source == nullptr) {
-                vmm_status_t status = VMM_NOT_SUPPORTED;
-                if (lib.private_create != nullptr) {
-                    status = lib.private_create(pool, &made->id);
-                }
+                vmm_status_t status = lib.private_create(pool, &made->id);
                 if (status != VMM_OK) {
                     pools_.erase(name);
-                    throw std::runtime_error(
-                        lib.private_create != nullptr
-                            ? fault(status)
-                            : "vmm_torch: this libvmm has no private pools, which CUDA graphs and "
-                              "torch.cuda.MemPool need: install a newer one");
+                    throw std::runtime_error("vmm_torch: " + fault(status));
                 }
             }
             made->source = std::move(source);
