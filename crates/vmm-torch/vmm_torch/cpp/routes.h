@@ -209,4 +209,47 @@ class Routes {
     std::atomic<size_t> count_{0};
 };
 
+// Keeps a private pool from being dropped while an allocation in it is under way.
+class Hold {
+  public:
+    // `mutex` guards the routes.
+    Hold(std::mutex &mutex, Routes &routes) : mutex_(mutex), routes_(routes) {}
+    Hold(const Hold &) = delete;
+    Hold &operator=(const Hold &) = delete;
+    ~Hold() { change(nullptr); }
+
+    // Holds the pool that an allocation on this stream belongs to, if any.
+    void take(Stream stream) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        pool = routes_.route(stream);
+        if (pool != nullptr) {
+            routes_.began(pool);
+        }
+    }
+
+    // Lets go of the pool and holds another one, or none.
+    void change(PrivatePool *other) {
+        if (pool == nullptr && other == nullptr) {
+            return;
+        }
+        std::lock_guard<std::mutex> hold(mutex_);
+        if (pool != nullptr) {
+            routes_.ended(pool);
+        }
+        pool = other;
+        if (pool != nullptr) {
+            routes_.began(pool);
+        }
+    }
+
+    // The allocation was made: it holds the pool from now on.
+    PrivatePool *keep() { return std::exchange(pool, nullptr); }
+
+    PrivatePool *pool = nullptr;
+
+  private:
+    std::mutex &mutex_;
+    Routes &routes_;
+};
+
 } // namespace vmm
