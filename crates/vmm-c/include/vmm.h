@@ -103,7 +103,7 @@ typedef enum {
     VMM_FRAME_DEVICE = 0,
     /// Memory of the device that can be exported to another process.
     VMM_FRAME_EXPORTABLE = 1,
-    /// Memory of the device that network cards can register.
+    /// Memory of the device that network cards can register, and that can be exported.
     VMM_FRAME_RDMA = 2,
     /// Pinned memory of the host.
     VMM_FRAME_HOST = 3,
@@ -335,6 +335,8 @@ typedef struct {
     uint64_t len;
     /// Bytes that were asked for; 0 unless it is a lease.
     uint64_t requested;
+    /// The private pool that the range around it belongs to; 0: none that lives.
+    uint64_t private_id;
     /// A `vmm_piece_kind_t`.
     uint32_t kind;
     /// Always 0.

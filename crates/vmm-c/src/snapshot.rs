@@ -107,7 +107,7 @@ fn unused(address: u64, size: u64) -> Block {
 }
 
 /// The number of the private pool that a range belongs to, as viewers show graph pools; 0 if none.
-fn private_pool(snapshot: &Snapshot, range: AddrRange) -> u64 {
+pub(crate) fn private_pool(snapshot: &Snapshot, range: AddrRange) -> u64 {
     let holds = |region: &AddrRange| region.addr <= range.addr && range.addr < region.end();
     let mut pools = snapshot.private_pools.iter();
     let found = pools.find(|pool| pool.regions.iter().any(holds));

@@ -4,7 +4,7 @@ use crate::error::Fault;
 use crate::guard;
 use crate::memory::pointer;
 use crate::pool::vmm_pool_t;
-use crate::snapshot::{blocks, filled, mapped};
+use crate::snapshot::{blocks, filled, mapped, private_pool};
 use crate::status::vmm_status_t;
 use std::ffi::c_void;
 use vmm_core::DeviceAddr;
@@ -36,6 +36,8 @@ pub struct vmm_piece_t {
     pub len: u64,
     /// Bytes that were asked for; 0 unless it is a lease.
     pub requested: u64,
+    /// The private pool that the range around it belongs to; 0: none that lives.
+    pub private_id: u64,
     /// A `vmm_piece_kind_t`.
     pub kind: u32,
     /// Always 0.
@@ -78,6 +80,16 @@ fn pieces(snapshot: &vmm_core::Snapshot) -> Vec<vmm_piece_t> {
     blocks.sort_by_key(|block| block.address);
     let mut pieces = Vec::new();
     for range in mapped(snapshot) {
+        let private_id = private_pool(snapshot, range);
+        let piece = |kind: vmm_piece_kind_t, address: u64, len, requested| vmm_piece_t {
+            size: size_of::<vmm_piece_t>(),
+            address: pointer(DeviceAddr(address)),
+            len,
+            requested,
+            private_id,
+            kind: kind as u32,
+            reserved_for_later: 0,
+        };
         pieces.push(piece(vmm_piece_kind_t::VMM_PIECE_RANGE, range.addr.0, range.len, 0));
         pieces.extend(filled(range, &blocks).iter().map(|block| {
             let kind = match block.state {
@@ -91,23 +103,13 @@ fn pieces(snapshot: &vmm_core::Snapshot) -> Vec<vmm_piece_t> {
     pieces
 }
 
-fn piece(kind: vmm_piece_kind_t, address: u64, len: u64, requested: u64) -> vmm_piece_t {
-    vmm_piece_t {
-        size: size_of::<vmm_piece_t>(),
-        address: pointer(DeviceAddr(address)),
-        len,
-        requested,
-        kind: kind as u32,
-        reserved_for_later: 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::memory::{vmm_allocate, vmm_release};
     use crate::options::vmm_pool_options_t;
     use crate::pool::{vmm_pool_create, vmm_pool_destroy};
+    use crate::private::{vmm_private_allocate, vmm_private_create};
     use std::ptr::{null_mut, without_provenance_mut};
 
     unsafe extern "C" fn collect(piece: *const vmm_piece_t, user_data: *mut c_void) {
@@ -149,8 +151,23 @@ mod tests {
         assert_eq!(live.len(), 1);
         assert_eq!((live[0].address, live[0].len, live[0].requested), (kept, 1024, 1000));
         assert!(of(vmm_piece_kind_t::VMM_PIECE_FREE) >= 5 << 20);
+        assert!(seen.iter().all(|piece| piece.private_id == 0));
         let filled = of(vmm_piece_kind_t::VMM_PIECE_LIVE) + of(vmm_piece_kind_t::VMM_PIECE_FREE);
         assert_eq!(of(vmm_piece_kind_t::VMM_PIECE_RANGE), filled);
+        let (mut id, mut own) = (0, null_mut());
+        // SAFETY: the pool lives, `id` and `own` can be written.
+        let status = unsafe {
+            vmm_private_create(pool, &raw mut id);
+            vmm_private_allocate(pool, id, 3000, 0, stream, 0, &raw mut own)
+        };
+        assert_eq!(status, vmm_status_t::VMM_OK);
+        seen.clear();
+        // SAFETY: the pool lives, and `collect` gets the list it expects.
+        let status = unsafe { vmm_walk(pool, Some(collect), (&raw mut seen).cast()) };
+        assert_eq!(status, vmm_status_t::VMM_OK);
+        let private: Vec<_> = seen.iter().filter(|piece| piece.private_id == id).collect();
+        assert_eq!(private[0].kind, vmm_piece_kind_t::VMM_PIECE_RANGE as u32);
+        assert!(private.iter().any(|piece| piece.address == own && piece.requested == 3000));
         // SAFETY: the pool lives.
         let status = unsafe { vmm_walk(pool, None, null_mut()) };
         assert_eq!(status, vmm_status_t::VMM_INVALID_ARGUMENT);

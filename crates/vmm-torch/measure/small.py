@@ -50,7 +50,10 @@ def pairs(torch):
 def replacing(torch, lengths, live, count):
     """The time of one replacement of a random live tensor."""
     rng = random.Random(0)
-    chosen = [rng.choice(lengths) if isinstance(lengths, list) else int(2 ** rng.uniform(*lengths)) for _ in range(count)]
+    chosen = [
+        rng.choice(lengths) if isinstance(lengths, list) else int(2 ** rng.uniform(*lengths))
+        for _ in range(count)
+    ]
     slots = [rng.randrange(live) for _ in range(count)]
     held = [torch.empty(chosen[n], dtype=torch.uint8, device="cuda") for n in range(live)]
 

@@ -6,15 +6,15 @@ import support
 
 
 def setUpModule():
-    torch = support.gpu_or_skip()
+    support.gpu_or_skip()
     try:
         import triton  # noqa: F401
     except ImportError:
         raise unittest.SkipTest("Triton is not installed here") from None
-    import torch._inductor.config
+    from torch._inductor import config
 
     # Checks the live blocks of the private pool after each step against PyTorch's own list.
-    torch._inductor.config.triton.slow_path_cudagraph_asserts = True
+    config.triton.slow_path_cudagraph_asserts = True
 
 
 class ReduceOverhead(support.GpuTest):

@@ -4,8 +4,8 @@ import random
 import unittest
 
 import support
+
 import vmm_torch
-from support import MIB
 
 
 def setUpModule():

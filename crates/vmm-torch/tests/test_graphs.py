@@ -4,8 +4,9 @@ import gc
 import unittest
 
 import support
-import vmm_torch
 from support import MIB
+
+import vmm_torch
 
 
 def setUpModule():
@@ -106,9 +107,11 @@ class Graphs(support.GpuTest):
         torch = self.torch
         graphs = []
         for n in range(1, 6):
-            graphs.append((n, *self.capture(lambda n=n: torch.full((n * MIB,), float(n), device="cuda"))))
+            graphs.append(
+                (n, *self.capture(lambda n=n: torch.full((n * MIB,), float(n), device="cuda")))
+            )
         for _ in range(3):
-            for n, graph, y in graphs:
+            for _, graph, y in graphs:
                 y.fill_(0)
                 graph.replay()
             for n, _, y in graphs:

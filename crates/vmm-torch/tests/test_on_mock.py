@@ -8,6 +8,7 @@ import unittest
 from pathlib import Path
 
 import support
+
 from vmm_torch import VmmError, build, library
 
 SOURCE = Path(__file__).resolve().parent / "cpp" / "on_mock.cpp"
@@ -32,7 +33,9 @@ class OnMock(unittest.TestCase):
             program = str(Path(folder, "on_mock"))
             command = [build.compiler(), *kept[:1], f"-I{build.SOURCES}", str(SOURCE), *kept[1:]]
             command += ["-Wl,--allow-shlib-undefined", "-o", program]
-            made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            made = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
             self.assertEqual(made.returncode, 0, made.stdout)
             done = subprocess.run(
                 [program, str(libvmm)],
@@ -44,8 +47,6 @@ class OnMock(unittest.TestCase):
             )
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("0 failed", done.stdout)
-        if "skipped: " in done.stdout:
-            self.skipTest(done.stdout.split("skipped: ")[1].splitlines()[0])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import unittest
 from pathlib import Path
 
 import support
+
 from vmm_torch import OptionError, Options, VmmError
 from vmm_torch.__main__ import split
 from vmm_torch.options import parse_bytes
@@ -90,7 +91,10 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(split(["-m", "pack.age", "-m"]), ({}, True, ["pack.age", "-m"]))
 
     def test_faults(self):
-        for arguments, part in ((["--speed", "x.py"], "no option --speed"), (["--limit"], "wants a")):
+        for arguments, part in (
+            (["--speed", "x.py"], "no option --speed"),
+            (["--limit"], "wants a"),
+        ):
             with self.assertRaises(VmmError) as caught:
                 split(arguments)
             self.assertIn(part, str(caught.exception))
@@ -120,7 +124,13 @@ class CommandLine(unittest.TestCase):
             status, output = self.run_main("--limit", "1GiB", str(program), "-x", "--limit", "2")
             self.assertEqual(status, 7, output)
             self.assertIn("options [('limit', '1GiB')]", output)
-            shown = ["__main__", str(program), "'-x', '--limit', '2'", os.path.realpath(folder), "found"]
+            shown = [
+                "__main__",
+                str(program),
+                "'-x', '--limit', '2'",
+                os.path.realpath(folder),
+                "found",
+            ]
             for part in shown:
                 self.assertIn(part, output)
             status, output = self.run_main("-m", "program", "-y", cwd=folder)
@@ -150,9 +160,7 @@ class Refusals(unittest.TestCase):
             Path(folder, "torch.py").write_text(textwrap.dedent(text))
             package = Path(support.vmm_torch.__file__).parent.parent
             environment["PYTHONPATH"] = os.pathsep.join([folder, str(package)])
-            return support.python(
-                code or "import vmm_torch; vmm_torch.install()", **environment
-            )
+            return support.python(code or "import vmm_torch; vmm_torch.install()", **environment)
 
     def test_each(self):
         for arguments, part in (

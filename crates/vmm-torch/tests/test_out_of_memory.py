@@ -3,8 +3,9 @@
 import unittest
 
 import support
-import vmm_torch
 from support import MIB
+
+import vmm_torch
 
 GIB = 1 << 30
 

@@ -9,8 +9,9 @@ import unittest
 from pathlib import Path
 
 import support
-import vmm_torch
 from support import MIB
+
+import vmm_torch
 
 
 def setUpModule():

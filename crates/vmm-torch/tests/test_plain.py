@@ -4,8 +4,9 @@ import gc
 import unittest
 
 import support
-import vmm_torch
 from support import MIB
+
+import vmm_torch
 
 
 def setUpModule():

@@ -13,7 +13,11 @@ vmm_torch.install()
 
 ENDS = {
     "with tensors": "x = torch.ones(1 << 20, device='cuda')",
-    "with work queued": "x = torch.ones(1 << 20, device='cuda'); torch.cuda._sleep(10**8); y = x + 1",
+    "with work queued": """
+        x = torch.ones(1 << 20, device='cuda')
+        torch.cuda._sleep(10**8)
+        y = x + 1
+    """,
     "without any use": "",
     "with a graph": """
         x = torch.ones(1 << 20, device='cuda')
@@ -41,7 +45,13 @@ ENDS = {
         torch.cuda.memory._record_memory_history()
         x = [torch.ones(1 << 20, device='cuda') for _ in range(10)]
     """,
-    "in a cycle": "class A: pass\na = A(); a.a = a; a.x = torch.ones(1 << 20, device='cuda'); del a",
+    "in a cycle": """
+        class A: pass
+        a = A()
+        a.a = a
+        a.x = torch.ones(1 << 20, device='cuda')
+        del a
+    """,
     "with cuBLAS and side streams": """
         with torch.cuda.stream(torch.cuda.Stream()):
             x = torch.randn(512, 512, device='cuda'); y = x @ x

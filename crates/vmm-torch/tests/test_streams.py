@@ -83,7 +83,7 @@ class Streams(support.GpuTest):
                     held = []
                     for _ in range(400):
                         length = int(torch.randint(1, 2 * MIB, (1,), generator=generator))
-                        held.append((torch.full((length,), number, dtype=torch.uint8, device="cuda")))
+                        held.append(torch.full((length,), number, dtype=torch.uint8, device="cuda"))
                         if len(held) > 10:
                             tensor = held.pop(0)
                             if not bool((tensor == number).all()):

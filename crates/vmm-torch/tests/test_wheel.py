@@ -27,7 +27,7 @@ class Wheel(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         # The library's content does not matter here, so the test need not wait for cargo.
         library = Path(folder.name, "libvmm.so")
-        source = "extern \"C\" int vmm_version() { return 1; }"
+        source = 'extern "C" int vmm_version() { return 1; }'
         subprocess.run(
             ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", library],
             input=source.encode(),

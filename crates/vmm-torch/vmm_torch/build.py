@@ -72,12 +72,16 @@ def allocator():
 
 def check_version(version):
     """Refuses versions of PyTorch whose interface is known to be another."""
-    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-    if numbers < OLDEST:
+    if numbers(version) < OLDEST:
         raise VmmError(
             f"PyTorch {version} is too old for the full door, which needs "
-            f"{'.'.join(map(str, OLDEST))} or later: update it, or use install(door=\"plain\")"
+            f'{".".join(map(str, OLDEST))} or later: update it, or use install(door="plain")'
         )
+
+
+def numbers(version):
+    """The first two numbers of a version such as "2.11.0+cu130"."""
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2])
 
 
 def _compile(cxx, arguments, library):
@@ -103,14 +107,19 @@ def _arguments(torch):
     runtime = loaded("libcudart.so")
     if runtime is None:
         raise VmmError("this PyTorch loads no CUDA runtime: is it a build for CUDA?")
-    libraries = [root / "lib" / f"lib{n}.so" for n in ("c10", "c10_cuda", "torch_cpu", "torch_cuda")]
+    libraries = [
+        root / "lib" / f"lib{n}.so" for n in ("c10", "c10_cuda", "torch_cpu", "torch_cuda")
+    ]
     # The C++ library that PyTorch uses comes first: one that the compiler would link statically
     # must not bring a second set of its parts.
     standard = loaded("libstdc++.so")
     if standard is not None:
         libraries.append(standard)
+    # Later headers need the later language; that is what the versions between were checked with.
+    language = "c++20" if numbers(torch.__version__) >= (2, 12) else "c++17"
     return [
-        *"-std=c++17 -O2 -fPIC -shared -fvisibility=hidden -fno-plt".split(),
+        f"-std={language}",
+        *"-O2 -fPIC -shared -fvisibility=hidden -fno-plt".split(),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         f"-I{header_folder()}",
         "-isystem",
@@ -133,7 +142,11 @@ def header_folder():
 
 def cuda_headers(runtime):
     """The folder of the CUDA headers: the toolkit's, or that of NVIDIA's packages."""
-    folders = [Path(os.environ[name]) / "include" for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    folders = [
+        Path(os.environ[name]) / "include"
+        for name in ("CUDA_HOME", "CUDA_PATH")
+        if name in os.environ
+    ]
     folders.append(Path(runtime).resolve().parent.parent / "include")
     site = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
     folders += sorted(site.glob("cu*/include")) + [site / "cuda_runtime" / "include"]

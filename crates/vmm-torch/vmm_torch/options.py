@@ -67,9 +67,7 @@ class Options:
         names = [field.name for field in fields(cls)]
         unknown = sorted(set(given) - set(names))
         if unknown:
-            raise OptionError(
-                f"there is no option {unknown[0]!r}; there are {', '.join(names)}"
-            )
+            raise OptionError(f"there is no option {unknown[0]!r}; there are {', '.join(names)}")
         chosen = {}
         for name in names:
             variable = f"VMM_{name.upper()}"
@@ -98,9 +96,7 @@ class Options:
 
 def parse_bytes(value, name="the length"):
     """A number of bytes from a number or a text: 1024, "20GiB", "1.5 GB"."""
-    fault = OptionError(
-        f'{name} is {value!r}: give bytes, or a text such as "20GiB" or "500 MB"'
-    )
+    fault = OptionError(f'{name} is {value!r}: give bytes, or a text such as "20GiB" or "500 MB"')
     if isinstance(value, bool):
         raise fault
     if isinstance(value, (int, float)):

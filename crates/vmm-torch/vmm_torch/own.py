@@ -19,9 +19,7 @@ def stats(device=None):
     if device is not None:
         pool = _pool(place, device)
         return _derived(place.library.stats(pool))
-    return {
-        number: _derived(place.library.stats(pool)) for number, pool in _pools(place).items()
-    }
+    return {number: _derived(place.library.stats(pool)) for number, pool in _pools(place).items()}
 
 
 def snapshot(file, device=None):
@@ -54,7 +52,8 @@ def set_limit(limit):
 def share_memory(*_):
     """Not there yet: memory of this allocator cannot be shared with other processes."""
     raise VmmError(
-        "vmm_torch cannot share CUDA memory with other processes yet: send tensors by way of the CPU"
+        "vmm_torch cannot share CUDA memory with other processes yet: "
+        "send tensors by way of the CPU"
     )
 
 

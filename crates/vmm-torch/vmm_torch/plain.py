@@ -69,8 +69,9 @@ class Plain:
         for setter, function in _HOOKS.items():
             if not hasattr(allocator.allocator(), setter):
                 raise VmmError(
-                    f"PyTorch {torch.__version__} has no {setter} for pluggable allocators, without "
-                    "which memory would be reused too early: use the full door, with a C++ compiler"
+                    f"PyTorch {torch.__version__} has no {setter} for pluggable allocators, "
+                    "without which memory would be reused too early: "
+                    "use the full door, with a C++ compiler"
                 )
             address = ctypes.cast(getattr(self._lib, function), ctypes.c_void_p).value
             getattr(allocator.allocator(), setter)(address)

@@ -5,6 +5,7 @@
 
 #include "allocator.cpp"
 
+#include <chrono>
 #include <thread>
 
 namespace {
@@ -42,6 +43,18 @@ bool contains(const std::string &text, const char *part) {
     return text.find(part) != std::string::npos;
 }
 
+// Frees all idle memory. What the pool's own thread is moving at the moment goes a little later.
+bool empties() {
+    for (int attempt = 0; attempt < 200; ++attempt) {
+        allocator().emptyCache({0, 0});
+        if (memory().pool_stats(0).reserved_bytes == 0) {
+            return true;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+}
+
 int64_t current(const c10::CachingAllocator::StatArray &stat) { return stat[0].current; }
 
 void statistics_follow_allocations() {
@@ -67,9 +80,8 @@ void statistics_follow_allocations() {
     CHECK(stats.allocated_bytes[0].allocated == 0 && stats.num_device_alloc == 0);
     CHECK(stats.reserved_bytes[0].peak == current(stats.reserved_bytes));
     CHECK(memory().release(small));
-    allocator().emptyCache({0, 0});
-    stats = allocator().getDeviceStats(0);
-    CHECK(current(stats.reserved_bytes) == 0 && current(stats.allocation) == 0);
+    CHECK(empties());
+    CHECK(current(allocator().getDeviceStats(0).allocation) == 0);
 }
 
 void out_of_memory_says_why_and_a_retry_works() {
@@ -141,7 +153,7 @@ void snapshots_and_history_show_allocations() {
         total += segment.total_size;
     }
     CHECK(live == 1);
-    CHECK(total <= memory().pool_stats(0).reserved_bytes && total > 0);
+    CHECK(total >= 2 << 20);
     CHECK(snapshot.device_traces.size() == 2);
     const auto &trace = snapshot.device_traces[0];
     CHECK(trace.size() == 3);
@@ -165,10 +177,6 @@ void snapshots_and_history_show_allocations() {
 }
 
 void private_pools_route_and_come_back() {
-    if (lib.private_create == nullptr) {
-        std::printf("skipped: this libvmm has no private pools\n");
-        return;
-    }
     c10::MempoolId_t name{0, 7};
     auto on_three = [](cudaStream_t s) { return s == stream(3); };
     allocator().beginAllocateToPool(0, name, on_three);
@@ -217,8 +225,7 @@ void private_pools_route_and_come_back() {
     allocator().emptyCache({0, 0});
     CHECK(memory().release(inside));
     CHECK(memory().release(outside) && memory().release(later));
-    allocator().emptyCache({0, 0});
-    CHECK(memory().pool_stats(0).reserved_bytes == 0);
+    CHECK(empties());
 }
 
 void threads_do_not_disturb_each_other() {

@@ -9,27 +9,21 @@
 #include <cstdio>
 #include <string>
 
-extern "C" {
-vmm_status_t vmm_private_create(vmm_pool_t *pool, uint64_t *id);
-vmm_status_t vmm_private_allocate(vmm_pool_t *pool, uint64_t id, uint64_t len, uint64_t alignment,
-                                  vmm_stream_t stream, uint32_t owner, void **ptr);
-vmm_status_t vmm_private_allocate_at(vmm_pool_t *pool, uint64_t id, void *ptr, uint64_t len,
-                                     vmm_stream_t stream, uint32_t owner);
-vmm_status_t vmm_private_release(vmm_pool_t *pool, uint64_t id);
-vmm_status_t vmm_reset_peaks(vmm_pool_t *pool);
-}
-
 namespace vmm {
 
-// What every libvmm of this version has.
-#define VMM_TORCH_NEEDS(FUNCTION)                                                                  \
+#define VMM_TORCH_FUNCTIONS(FUNCTION)                                                              \
     FUNCTION(add_peer)                                                                             \
     FUNCTION(allocate)                                                                             \
     FUNCTION(device_info)                                                                          \
     FUNCTION(find)                                                                                 \
     FUNCTION(last_error)                                                                           \
     FUNCTION(pool_create)                                                                          \
+    FUNCTION(private_allocate)                                                                     \
+    FUNCTION(private_allocate_at)                                                                  \
+    FUNCTION(private_create)                                                                       \
+    FUNCTION(private_release)                                                                      \
     FUNCTION(release)                                                                              \
+    FUNCTION(reset_peaks)                                                                          \
     FUNCTION(set_limit)                                                                            \
     FUNCTION(stats)                                                                                \
     FUNCTION(status_name)                                                                          \
@@ -38,18 +32,9 @@ namespace vmm {
     FUNCTION(used_on)                                                                              \
     FUNCTION(walk)
 
-// What it may have; NULL where it has not.
-#define VMM_TORCH_USES(FUNCTION)                                                                   \
-    FUNCTION(private_allocate)                                                                     \
-    FUNCTION(private_allocate_at)                                                                  \
-    FUNCTION(private_create)                                                                       \
-    FUNCTION(private_release)                                                                      \
-    FUNCTION(reset_peaks)
-
 struct Library {
 #define VMM_TORCH_MEMBER(name) decltype(&::vmm_##name) name = nullptr;
-    VMM_TORCH_NEEDS(VMM_TORCH_MEMBER)
-    VMM_TORCH_USES(VMM_TORCH_MEMBER)
+    VMM_TORCH_FUNCTIONS(VMM_TORCH_MEMBER)
 #undef VMM_TORCH_MEMBER
 
     // Loads the library and finds its functions. Returns what is wrong, or an empty text.
@@ -59,8 +44,7 @@ struct Library {
             return std::string("libvmm cannot be loaded: ") + dlerror();
         }
 #define VMM_TORCH_FIND(name) name = reinterpret_cast<decltype(name)>(dlsym(handle, "vmm_" #name));
-        VMM_TORCH_NEEDS(VMM_TORCH_FIND)
-        VMM_TORCH_USES(VMM_TORCH_FIND)
+        VMM_TORCH_FUNCTIONS(VMM_TORCH_FIND)
 #undef VMM_TORCH_FIND
 #define VMM_TORCH_CHECK(name)                                                                      \
     if (name == nullptr) {                                                                         \
@@ -68,7 +52,7 @@ struct Library {
                                    ": it is of another version than vmm_torch; install both from " \
                                    "one wheel";                                                    \
     }
-        VMM_TORCH_NEEDS(VMM_TORCH_CHECK)
+        VMM_TORCH_FUNCTIONS(VMM_TORCH_CHECK)
 #undef VMM_TORCH_CHECK
         return {};
     }

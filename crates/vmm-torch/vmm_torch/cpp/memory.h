@@ -78,7 +78,7 @@ class Memory {
         Device &own = device(index);
         Context context = history.gather(RecordContext::STATE);
         vmm_pool_t *pool = pools.of(index);
-        Hold target(*this, own);
+        Hold target(mutex, own.routes);
         if (C10_UNLIKELY(own.routes.any())) {
             target.take(stream);
         }
@@ -229,45 +229,6 @@ class Memory {
     }
 
   private:
-    // Keeps a private pool from being dropped while an allocation in it is under way.
-    struct Hold {
-        Hold(Memory &memory, Device &device) : memory_(memory), device_(device) {}
-        Hold(const Hold &) = delete;
-        Hold &operator=(const Hold &) = delete;
-        ~Hold() { change(nullptr); }
-
-        void take(Stream stream) {
-            std::lock_guard<std::mutex> hold(memory_.mutex);
-            pool = device_.routes.route(stream);
-            if (pool != nullptr) {
-                device_.routes.began(pool);
-            }
-        }
-
-        void change(PrivatePool *other) {
-            if (pool == nullptr && other == nullptr) {
-                return;
-            }
-            std::lock_guard<std::mutex> hold(memory_.mutex);
-            if (pool != nullptr) {
-                device_.routes.ended(pool);
-            }
-            pool = other;
-            if (pool != nullptr) {
-                device_.routes.began(pool);
-            }
-        }
-
-        // The allocation was made: it holds the pool from now on.
-        PrivatePool *keep() { return std::exchange(pool, nullptr); }
-
-        PrivatePool *pool = nullptr;
-
-      private:
-        Memory &memory_;
-        Device &device_;
-    };
-
     static vmm_status_t attempt(vmm_pool_t *pool, PrivatePool *target, size_t len, Stream stream,
                                 void **ptr) {
         if (target == nullptr) {

@@ -64,6 +64,16 @@ class Routes {
         return at == pools_.end() ? nullptr : at->second.get();
     }
 
+    // The name of a pool by libvmm's number; that of the general one if there is none.
+    PoolName name_of(uint64_t id) const {
+        for (const auto &[name, pool] : pools_) {
+            if (id != 0 && pool->id == id) {
+                return name;
+            }
+        }
+        return {0, 0};
+    }
+
     // Adds a user to a pool, and makes it for the first one.
     PrivatePool *use(vmm_pool_t *pool, PoolName name, std::unique_ptr<Source> source = nullptr) {
         std::unique_ptr<PrivatePool> &slot = pools_[name];
@@ -71,17 +81,10 @@ class Routes {
             auto made = std::make_unique<PrivatePool>();
             made->name = name;
             if (source == nullptr) {
-                vmm_status_t status = VMM_NOT_SUPPORTED;
-                if (lib.private_create != nullptr) {
-                    status = lib.private_create(pool, &made->id);
-                }
+                vmm_status_t status = lib.private_create(pool, &made->id);
                 if (status != VMM_OK) {
                     pools_.erase(name);
-                    throw std::runtime_error(
-                        lib.private_create != nullptr
-                            ? fault(status)
-                            : "vmm_torch: this libvmm has no private pools, which CUDA graphs and "
-                              "torch.cuda.MemPool need: install a newer one");
+                    throw std::runtime_error("vmm_torch: " + fault(status));
                 }
             }
             made->source = std::move(source);
@@ -204,6 +207,49 @@ class Routes {
     std::vector<std::unique_ptr<PrivatePool>> outlived_;
     std::vector<Route> underway_;
     std::atomic<size_t> count_{0};
+};
+
+// Keeps a private pool from being dropped while an allocation in it is under way.
+class Hold {
+  public:
+    // `mutex` guards the routes.
+    Hold(std::mutex &mutex, Routes &routes) : mutex_(mutex), routes_(routes) {}
+    Hold(const Hold &) = delete;
+    Hold &operator=(const Hold &) = delete;
+    ~Hold() { change(nullptr); }
+
+    // Holds the pool that an allocation on this stream belongs to, if any.
+    void take(Stream stream) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        pool = routes_.route(stream);
+        if (pool != nullptr) {
+            routes_.began(pool);
+        }
+    }
+
+    // Lets go of the pool and holds another one, or none.
+    void change(PrivatePool *other) {
+        if (pool == nullptr && other == nullptr) {
+            return;
+        }
+        std::lock_guard<std::mutex> hold(mutex_);
+        if (pool != nullptr) {
+            routes_.ended(pool);
+        }
+        pool = other;
+        if (pool != nullptr) {
+            routes_.began(pool);
+        }
+    }
+
+    // The allocation was made: it holds the pool from now on.
+    PrivatePool *keep() { return std::exchange(pool, nullptr); }
+
+    PrivatePool *pool = nullptr;
+
+  private:
+    std::mutex &mutex_;
+    Routes &routes_;
 };
 
 } // namespace vmm

@@ -15,24 +15,13 @@ class SegmentBuilder {
 
     void add(const vmm_piece_t &piece) {
         if (piece.kind == VMM_PIECE_RANGE) {
-            begin(piece.address);
+            begin(piece.address, memory_.device(device_).routes.name_of(piece.private_id));
             return;
         }
         const Allocation *entry =
             piece.kind == VMM_PIECE_LIVE ? memory_.ledger.find(piece.address) : nullptr;
-        if (entry != nullptr) {
-            PoolName owner = Memory::name_of(entry->pool);
-            SegmentInfo *segment = &segments_.back();
-            // Memory of a private pool is a segment of its own.
-            if (known_owner_ && owner != segment->owner_private_pool_id) {
-                begin(piece.address);
-                segment = &segments_.back();
-            }
-            segment->owner_private_pool_id = owner;
-            known_owner_ = true;
-            if (segment->stream == nullptr) {
-                segment->stream = entry->stream;
-            }
+        if (entry != nullptr && segments_.back().stream == nullptr) {
+            segments_.back().stream = entry->stream;
         }
         SegmentInfo &segment = segments_.back();
         BlockInfo block;
@@ -51,9 +40,8 @@ class SegmentBuilder {
 
     // An allocation whose memory came from elsewhere, a segment by itself.
     void add_foreign(const Allocation &entry) {
-        begin(entry.ptr);
+        begin(entry.ptr, Memory::name_of(entry.pool));
         SegmentInfo &segment = segments_.back();
-        segment.owner_private_pool_id = Memory::name_of(entry.pool);
         segment.is_expandable = false;
         segment.stream = entry.stream;
         segment.total_size = segment.allocated_size = segment.active_size = entry.len;
@@ -70,19 +58,18 @@ class SegmentBuilder {
     std::vector<SegmentInfo> finish() { return std::move(segments_); }
 
   private:
-    void begin(void *address) {
+    void begin(void *address, PoolName owner) {
         SegmentInfo segment;
         segment.device = static_cast<c10::DeviceIndex>(device_);
         segment.address = reinterpret_cast<size_t>(address);
         segment.is_expandable = true;
+        segment.owner_private_pool_id = owner;
         segments_.push_back(std::move(segment));
-        known_owner_ = false;
     }
 
     Memory &memory_;
     int device_;
     std::vector<SegmentInfo> segments_;
-    bool known_owner_ = false;
 };
 
 // The segments of one device, of all pools or of one.

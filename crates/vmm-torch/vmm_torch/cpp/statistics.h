@@ -62,7 +62,7 @@ class Statistics {
             active.peak = std::max(active.peak, active.current);
             Stat &reserved = stats.reserved_bytes[which];
             reserved.current = static_cast<int64_t>(pool.reserved_bytes);
-            reserved.peak = reserved_peak(pool);
+            reserved.peak = static_cast<int64_t>(pool.peak_reserved_bytes);
             reserved.freed = static_cast<int64_t>(pool.frames_released_bytes - base_.frames_released_bytes);
             reserved.allocated = static_cast<int64_t>(made(pool) - made(base_));
             Stat &segment = stats.segment[which];
@@ -85,12 +85,10 @@ class Statistics {
         base_ = pool;
     }
 
-    // `pool` was read before the pool's own peaks were reset, if they could be.
-    void reset_peaks(const vmm_stats_t &pool, bool pool_was_reset) {
+    // The pool's own peaks are reset as well.
+    void reset_peaks(const vmm_stats_t &pool) {
         each([](Stat &stat) { stat.reset_peak(); });
         frames_peak_ = static_cast<int64_t>(pool.frames);
-        reserved_seen_ = pool.reserved_bytes;
-        old_peak_ = pool_was_reset ? 0 : pool.peak_reserved_bytes;
     }
 
   private:
@@ -98,14 +96,6 @@ class Statistics {
 
     static uint64_t made(const vmm_stats_t &pool) {
         return pool.reserved_bytes + pool.frames_released_bytes;
-    }
-
-    // The highest reserved memory since the last reset: the pool's own peak where it has risen
-    // since, else what was seen.
-    int64_t reserved_peak(const vmm_stats_t &pool) {
-        reserved_seen_ = std::max(reserved_seen_, pool.reserved_bytes);
-        uint64_t peak = pool.peak_reserved_bytes > old_peak_ ? pool.peak_reserved_bytes : 0;
-        return static_cast<int64_t>(std::max(peak, reserved_seen_));
     }
 
     template <typename Change> void each(Change change) {
@@ -119,8 +109,7 @@ class Statistics {
     DeviceStats own_;
     // The pool's figures at the last reset of what accumulates.
     vmm_stats_t base_ = {};
-    uint64_t reserved_seen_ = 0;
-    uint64_t old_peak_ = 0;
+    // The most pieces of memory that were seen: the pool keeps no peak of them.
     int64_t frames_peak_ = 0;
 };
 

@@ -1,0 +1,109 @@
+"""Runs programs in processes of their own, several side by side, and keeps what they found."""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+class Session:
+    """What was measured so far; runs that two parts want are made once."""
+
+    def __init__(self, scripts, out, timeout, devices, parallel):
+        self.runs = []
+        self._scripts, self._out, self._timeout = scripts, out, timeout
+        self._lock = threading.Lock()
+        self._kept = {}
+        self._devices = devices
+        self._slots = queue.Queue()
+        for device in devices * parallel:
+            self._slots.put(device)
+        self._pool = ThreadPoolExecutor(len(devices) * parallel)
+
+    def side_by_side(self, wanted):
+        """Makes the runs `(program, allocator, how)` that are not there yet, longest first."""
+        first = {name: self._kept.get((name, "native", ())) for name, _, _ in wanted}
+        wanted = sorted(wanted, key=lambda w: -((first[w[0]] or {}).get("wall_s", 0)))
+        list(self._pool.map(lambda w: self.program(w[0], w[1], w[2]), wanted))
+
+    def program(self, name, allocator, how):
+        """The run of a program that other parts may share; its outputs go into a digest."""
+        key = (name, allocator, tuple(sorted(how.items())))
+        with self._lock:
+            found = self._kept.get(key)
+        if found is None:
+            device = self._slots.get()
+            try:
+                found = self._program(name, allocator, {**how, "digest": True}, device)
+            finally:
+                self._slots.put(device)
+            with self._lock:
+                self._kept[key] = found
+        return found
+
+    def timed(self, name, allocator, how):
+        """A run of its own, while nothing else runs."""
+        return self._program(name, allocator, how, self._devices[0])
+
+    def small(self, what, allocator, how):
+        command = [sys.executable, str(HERE / "small.py"), "--allocator", allocator]
+        result = self._run([*command, *_flags(how), what], self._devices[0])
+        if result["status"] == 0:
+            result.update(json.loads(result.pop("output").splitlines()[-1]), ok=True)
+        return self._keep({"what": what, "allocator": allocator, **how, **result})
+
+    def _program(self, name, allocator, how, device):
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder, "out.json")
+            command = [sys.executable, str(HERE / "program.py"), "--allocator", allocator]
+            command += [*_flags(how), str(self._scripts), name, str(out)]
+            result = self._run(command, device)
+            if out.exists():
+                result.update(json.loads(out.read_text()))
+                result["ok"] = result["ok"] and result["status"] == 0
+        return self._keep({"program": name, "allocator": allocator, **how, **result})
+
+    def _run(self, command, device):
+        begin = time.monotonic()
+        try:
+            done = subprocess.run(
+                command,
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": device},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=self._timeout,
+            )
+            status, output = done.returncode, done.stdout
+        except subprocess.TimeoutExpired:
+            status, output = -1, f"stopped after {self._timeout} s"
+        result = {"ok": False, "status": status, "wall_s": time.monotonic() - begin}
+        result["output" if status == 0 else "error"] = output if status == 0 else output[-600:]
+        return result
+
+    def _keep(self, run):
+        output = run.pop("output", None)
+        if not run["ok"] and "error" not in run:
+            run["error"] = (output or "no reason given")[-600:]
+        with self._lock:
+            self.runs.append(run)
+            self._out.write_text(json.dumps(self.runs, indent=1))
+            if not run["ok"]:
+                what = run.get("program") or run["what"]
+                print(f"{what}, {run['allocator']}: {run['error']}", file=sys.stderr, flush=True)
+        return run
+
+
+def _flags(how):
+    flags = []
+    for name, value in how.items():
+        flags += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return flags

@@ -1,0 +1,431 @@
+// PyTorch's interface for allocators of CUDA memory, on libvmm.
+#pragma once
+
+#include "checkpoint.h"
+#include "segments.h"
+#include "source.h"
+
+#include <torch/headeronly/version.h>
+
+#include <cstdlib>
+
+namespace vmm {
+
+namespace ca = c10::cuda::CUDACachingAllocator;
+
+// Never destroyed: tensors may outlive everything else while the process ends.
+inline Memory &memory() {
+    static Memory *only = new Memory;
+    return *only;
+}
+
+// What each tensor's memory is given back with. Called from destructors: nothing may be thrown.
+inline void delete_allocation(void *ptr) {
+    if (ptr == nullptr) {
+        return;
+    }
+    try {
+        if (!memory().release(ptr)) {
+            std::fprintf(stderr, "vmm_torch: %p is no live allocation\n", ptr);
+        }
+    } catch (const std::exception &error) {
+        std::fprintf(stderr, "vmm_torch: releasing %p: %s\n", ptr, error.what());
+    }
+}
+
+// Of memory that was allocated while caching was off.
+inline void delete_uncached(void *ptr) {
+    cudaError_t error = cudaFree(ptr);
+    if (error != cudaSuccess && error != cudaErrorCudartUnloading) {
+        std::fprintf(stderr, "vmm_torch: cudaFree: %s\n", cudaGetErrorString(error));
+    }
+}
+
+inline int current_device() {
+    c10::DeviceIndex device = -1;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    return device;
+}
+
+[[noreturn]] inline void not_there(const char *what) {
+    C10_THROW_ERROR(NotImplementedError, std::string("vmm_torch: ") + what);
+}
+
+class Allocator final : public ca::CUDAAllocator {
+  public:
+    // Longer requests are mistakes; PyTorch's own allocator has the same bound.
+    static constexpr size_t LONGEST = size_t{1} << 60;
+
+    Allocator() : enabled_(std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") == nullptr) {}
+
+    c10::DataPtr allocate(size_t len) override {
+        int device = current_device();
+        c10::Device place(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
+        check_length(len);
+        if (C10_UNLIKELY(!enabled_.load(std::memory_order_relaxed))) {
+            void *ptr = nullptr;
+            if (len != 0) {
+                C10_CUDA_CHECK(cudaMalloc(&ptr, len));
+            }
+            return {ptr, ptr, &delete_uncached, place};
+        }
+        void *ptr = len != 0 ? memory().allocate(device, len, stream_of(device)) : nullptr;
+        return {ptr, ptr, &delete_allocation, place};
+    }
+
+    c10::DeleterFnPtr raw_deleter() const override {
+        return enabled_.load(std::memory_order_relaxed) ? &delete_allocation : &delete_uncached;
+    }
+
+    void copy_data(void *dest, const void *src, std::size_t count) const override {
+        C10_CUDA_CHECK(cudaMemcpy(dest, src, count, cudaMemcpyDeviceToDevice));
+    }
+
+    void *raw_alloc(size_t len) override {
+        int device = current_device();
+        return raw(device, len, stream_of(device));
+    }
+
+    void *raw_alloc_with_stream(size_t len, cudaStream_t stream) override {
+        return raw(current_device(), len, stream);
+    }
+
+    void raw_delete(void *ptr) override {
+        if (ptr != nullptr && !memory().release(ptr)) {
+            throw std::runtime_error(
+                format("vmm_torch: %p is no live allocation: freed already, or never made", ptr));
+        }
+    }
+
+    void init(int device_count) override { memory().init(device_count); }
+
+    bool initialized() override { return memory().device_count() != 0; }
+
+    double getMemoryFraction(c10::DeviceIndex device) override {
+        memory().device(device);
+        return memory().pools.fraction(device);
+    }
+
+    void setMemoryFraction(double fraction, c10::DeviceIndex device) override {
+        memory().device(device);
+        if (!(fraction >= 0 && fraction <= 1)) {
+            throw std::runtime_error(format(
+                "invalid fraction:%g. Please set within [0, 1], a part of the device's memory",
+                fraction));
+        }
+        memory().pools.set_fraction(device, fraction);
+    }
+
+    std::vector<ca::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex) override {
+        return {};
+    }
+
+    void enable(bool value) override { enabled_.store(value, std::memory_order_relaxed); }
+
+    bool isEnabled() const override { return enabled_.load(std::memory_order_relaxed); }
+
+    // The longest request that could succeed. Free memory can be put together from pieces, so that
+    // is all that is not in use.
+    void cacheInfo(c10::DeviceIndex device, size_t *largest) override {
+        memory().device(device);
+        vmm_device_info_t info = {};
+        info.size = sizeof info;
+        if (lib.device_info(memory().pools.of(device), &info) != VMM_OK) {
+            throw std::runtime_error(fault(VMM_DEVICE_FAILED));
+        }
+        vmm_stats_t stats = memory().pool_stats(device);
+        uint64_t used = stats.live_bytes + stats.retired_bytes;
+        uint64_t room = info.free + (stats.reserved_bytes > used ? stats.reserved_bytes - used : 0);
+        if (stats.limit != 0) {
+            room = std::min(room, stats.limit > used ? stats.limit - used : 0);
+        }
+        *largest = room;
+    }
+
+    void *getBaseAllocation(void *ptr, size_t *size) override {
+        for (int device = 0; device < memory().device_count(); ++device) {
+            vmm_lease_t lease = {};
+            lease.size = sizeof lease;
+            vmm_pool_t *pool = memory().pools.find(device);
+            if (pool != nullptr && lib.find(pool, ptr, &lease) == VMM_OK) {
+                if (size != nullptr) {
+                    *size = lease.len;
+                }
+                return lease.base;
+            }
+        }
+        throw std::runtime_error(format("vmm_torch: %p is in no live allocation", ptr));
+    }
+
+    void recordStream(const c10::DataPtr &data, c10::cuda::CUDAStream stream) override {
+        if (data.get() != nullptr) {
+            memory().used_on(data.get(), stream.stream());
+        }
+    }
+
+    void emptyCache(c10::MempoolId_t pool) override {
+        if (pool == c10::MempoolId_t{0, 0}) {
+            memory().empty();
+            return;
+        }
+        // What a single pool kept becomes everyone's.
+        for (int device = 0; device < memory().device_count(); ++device) {
+            if (memory().pools.find(device) != nullptr) {
+                memory().settle(device);
+            }
+        }
+    }
+
+    c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+        Memory::Device &own = memory().device(device);
+        vmm_stats_t pool = memory().pool_stats(device);
+        std::lock_guard<std::mutex> hold(memory().mutex);
+        return own.statistics.report(pool);
+    }
+
+    void resetAccumulatedStats(c10::DeviceIndex device) override {
+        Memory::Device &own = memory().device(device);
+        vmm_stats_t pool = memory().pool_stats(device);
+        std::lock_guard<std::mutex> hold(memory().mutex);
+        own.statistics.reset_accumulated(pool);
+    }
+
+    void resetPeakStats(c10::DeviceIndex device) override {
+        Memory::Device &own = memory().device(device);
+        vmm_stats_t stats = memory().pool_stats(device);
+        vmm_pool_t *pool = memory().pools.find(device);
+        if (pool != nullptr && lib.reset_peaks(pool) != VMM_OK) {
+            throw std::runtime_error(fault(VMM_PANICKED));
+        }
+        std::lock_guard<std::mutex> hold(memory().mutex);
+        own.statistics.reset_peaks(stats);
+    }
+
+    ca::SnapshotInfo snapshot(c10::MempoolId_t only, bool include_traces) override {
+        ca::SnapshotInfo info;
+        int devices = memory().device_count();
+        for (int device = 0; device < devices; ++device) {
+            if (memory().history.listening()) {
+                memory().history.note(TraceEntry::SNAPSHOT, device, nullptr,
+                                      memory().pool_stats(device).live_bytes, nullptr, only,
+                                      nullptr);
+            }
+            for (auto &segment : segments(memory(), device, only)) {
+                info.segments.push_back(std::move(segment));
+            }
+        }
+        if (include_traces) {
+            info.device_traces = memory().history.traces(devices);
+            if (only != c10::MempoolId_t{0, 0}) {
+                for (auto &trace : info.device_traces) {
+                    trace.erase(std::remove_if(trace.begin(), trace.end(),
+                                               [&](const TraceEntry &entry) {
+                                                   return entry.mempool_ != only;
+                                               }),
+                                trace.end());
+                }
+            }
+            info.external_annotations = memory().history.annotations();
+        }
+        info.config_metadata = {};
+        info.config_metadata.expandable_segments = true;
+        info.config_metadata.last_allocator_settings = "vmm";
+        // As many as PyTorch has; none rounds.
+        info.config_metadata.roundup_power2_divisions.assign(16, 0);
+        return info;
+    }
+
+    void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t name,
+                             std::function<bool(cudaStream_t)> filter) override {
+        settle_before_new(device, name);
+        bool real = memory().pools.settings().device_kind == VMM_DEVICE_CUDA;
+        cudaStream_t stream = real ? stream_of(device) : nullptr;
+        with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
+            routes.begin(pool, name, std::move(filter), stream);
+        });
+    }
+
+    void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t name) override {
+        with_routes(device, [&](Routes &routes, vmm_pool_t *) { routes.end(name); });
+    }
+
+    void releasePool(c10::DeviceIndex device, c10::MempoolId_t name) override {
+        with_routes(device, [&](Routes &routes, vmm_pool_t *) { routes.release(name); });
+    }
+
+    int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t name) override {
+        int users = 0;
+        with_routes(device, [&](Routes &routes, vmm_pool_t *) {
+            PrivatePool *pool = routes.find(name);
+            users = pool != nullptr ? pool->users : 0;
+        });
+        return users;
+    }
+
+    void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t name,
+                            std::shared_ptr<CUDAAllocator> allocator) override {
+        std::unique_ptr<Source> source;
+        if (allocator != nullptr && allocator.get() != this) {
+            source = std::make_unique<ForeignSource>(std::move(allocator), memory().history, device,
+                                                     name);
+        }
+        settle_before_new(device, name);
+        with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
+            routes.use(pool, name, std::move(source));
+        });
+    }
+
+    void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t name, bool use_on_oom) override {
+        with_routes(device, [&](Routes &routes, vmm_pool_t *) {
+            if (PrivatePool *pool = routes.find(name)) {
+                pool->last_resort = use_on_oom;
+            }
+        });
+    }
+
+    // Each allocation is a lease of its own: there are no segments that could be split.
+    void setNoSplit(c10::DeviceIndex, c10::MempoolId_t) override {}
+
+    bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t name,
+                                  const std::unordered_set<void *> &expected) override {
+        return live_are(memory(), device, name, expected);
+    }
+
+    ca::ShareableHandle shareIpcHandle(void *) override {
+        not_there("CUDA tensors cannot be shared with other processes yet; send them by way of the "
+                  "CPU, or leave vmm_torch out of this program");
+    }
+
+    std::shared_ptr<void> getIpcDevPtr(std::string) override {
+        not_there("CUDA tensors of other processes cannot be opened yet; send them by way of the "
+                  "CPU, or leave vmm_torch out of this program");
+    }
+
+    bool isHistoryEnabled() override { return memory().history.enabled(); }
+
+    void recordHistory(bool enabled, ca::CreateContextFn context_recorder, size_t most,
+                       ca::RecordContext when, bool clear,
+                       const std::vector<std::string> &skipped) override {
+        memory().history.configure(enabled, context_recorder, most, when, clear, skipped);
+    }
+
+    void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &data) override {
+        if (memory().history.enabled()) {
+            memory().history.annotate(current_device(), data);
+        }
+    }
+
+    void pushCompileContext(std::string &name) override { History::compiling().push_back(name); }
+
+    void popCompileContext() override {
+        if (!History::compiling().empty()) {
+            History::compiling().pop_back();
+        }
+    }
+
+    void setUserMetadata(const std::string &metadata) override {
+        History::user_metadata() = metadata;
+    }
+
+    std::string getUserMetadata() override { return History::user_metadata(); }
+
+    void attachOutOfMemoryObserver(ca::OutOfMemoryObserver observer) override {
+        memory().observe_failures(std::move(observer));
+    }
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 12
+    // Requests fail here because there is no memory, and are never rejected before.
+    void attachOomRejectionObserver(ca::OomRejectionObserver) override {}
+
+    std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *ptr) override {
+        std::lock_guard<std::mutex> hold(memory().mutex);
+        Allocation *entry = memory().ledger.find(ptr);
+        return entry != nullptr ? entry->context : nullptr;
+    }
+#endif
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+    bool supportsUserMetadata() override { return true; }
+#endif
+
+    void attachAllocatorTraceTracker(ca::AllocatorTraceTracker tracker) override {
+        memory().history.track(std::move(tracker));
+    }
+
+    void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex owner) override {
+        memory().device(owner);
+        c10::cuda::CUDAGuard guard(device);
+        cudaError_t error = cudaDeviceEnablePeerAccess(owner, 0);
+        if (error == cudaErrorPeerAccessAlreadyEnabled) {
+            (void)cudaGetLastError();
+        } else {
+            C10_CUDA_CHECK(error);
+        }
+        memory().pools.add_peer(owner, device);
+    }
+
+    cudaError_t memcpyAsync(void *dst, int dst_device, const void *src, int src_device,
+                            size_t count, cudaStream_t stream, bool p2p_enabled) override {
+        // Without access for the peer only this call reaches mapped memory.
+        if (dst_device != src_device && !p2p_enabled) {
+            return cudaMemcpyPeerAsync(dst, dst_device, src, src_device, count, stream);
+        }
+        return cudaMemcpyAsync(dst, src, count, cudaMemcpyDeviceToDevice, stream);
+    }
+
+    std::shared_ptr<ca::AllocatorState> getCheckpointState(c10::DeviceIndex device,
+                                                           c10::MempoolId_t name) override {
+        return checkpoint(memory(), device, name);
+    }
+
+    ca::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex device,
+                                               std::shared_ptr<ca::AllocatorState> state) override {
+        auto *own = dynamic_cast<Checkpoint *>(state.get());
+        if (own == nullptr) {
+            throw std::runtime_error("vmm_torch: this checkpoint was made by another allocator");
+        }
+        return restore(memory(), device, *own, &delete_allocation);
+    }
+
+    std::string name() override { return "vmm"; }
+
+  private:
+    static cudaStream_t stream_of(int device) {
+        return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+    }
+
+    static void check_length(size_t len) {
+        if (C10_UNLIKELY(len > LONGEST)) {
+            C10_THROW_ERROR(OutOfMemoryError,
+                            "CUDA out of memory. Tried to allocate more than 1EB memory.");
+        }
+    }
+
+    static void *raw(int device, size_t len, cudaStream_t stream) {
+        check_length(len);
+        return len != 0 ? memory().allocate(device, len, stream) : nullptr;
+    }
+
+    // A pool is made after those that nobody refers to any more have gone, so that a program which
+    // captures a graph again and again does not gather their memory.
+    static void settle_before_new(int device, c10::MempoolId_t name) {
+        bool exists = false;
+        with_routes(device, [&](Routes &routes, vmm_pool_t *) {
+            exists = routes.find(name) != nullptr;
+        });
+        if (!exists) {
+            memory().settle(device);
+        }
+    }
+
+    template <typename Body> static void with_routes(int device, Body body) {
+        Memory::Device &own = memory().device(device);
+        vmm_pool_t *pool = memory().pools.of(device);
+        std::lock_guard<std::mutex> hold(memory().mutex);
+        body(own.routes, pool);
+    }
+
+    std::atomic<bool> enabled_;
+};
+
+} // namespace vmm
