@@ -1,7 +1,7 @@
 """Measures PyTorch programs with its own allocators and with vmm, each in a process of its own.
 
 usage: measure.py --scripts FOLDER [--out OUT.json] [--programs A,B] [--devices 0,1] [--parallel N]
-                  [--repeats N] PART...
+                  [--repeats N] [--scale X] PART...
 
 parts:
   reserved  peak reserved over peak requested, with a target of 1.015 times the peak and without
@@ -219,6 +219,7 @@ def main():
     parser.add_argument("--devices", type=words, default=["0"], help="numbers of GPUs")
     parser.add_argument("--parallel", type=int, default=1, help="programs at once on each")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--scale", type=float, default=1.0, help="steps of a program, as a factor")
     parser.add_argument("--budget", type=int, default=8 << 30, help="bytes, for batch")
     parser.add_argument("--timeout", type=int, default=300, help="seconds for one process")
     options = parser.parse_args()
@@ -229,7 +230,12 @@ def main():
     if unknown:
         parser.error(f"there is no program {unknown[0]}; there are {', '.join(PROGRAMS)}")
     session = Session(
-        options.scripts, options.out, options.timeout, options.devices, options.parallel
+        options.scripts,
+        options.out,
+        options.timeout,
+        options.devices,
+        options.parallel,
+        options.scale,
     )
     for part in options.parts:
         PARTS[part](session, options)

@@ -1,7 +1,7 @@
 """Runs one of the recorded programs with an allocator and writes what it took as JSON.
 
 usage: program.py --allocator native|expandable|vmm [--limit BYTES] [--target BYTES] [--digest]
-                  FOLDER NAME OUT.json
+                  [--scale X] FOLDER NAME OUT.json
 
 FOLDER has workloads.py and more_workloads.py. With --digest the outputs of models and the losses go
 into a digest, which costs some time.
@@ -82,6 +82,7 @@ class Digest:
 def main():
     parser = allocators.arguments(__doc__)
     parser.add_argument("--digest", action="store_true")
+    parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("folder", type=Path)
     parser.add_argument("name")
     parser.add_argument("out", type=Path)
@@ -98,7 +99,7 @@ def main():
         os.chdir(scripts)
         text = (scripts / "workloads.py").read_text()
         script = "workloads.py" if f"def {options.name}(" in text else "more_workloads.py"
-        sys.argv = [script, options.name, str(out)]
+        sys.argv = [script, options.name, str(out), "--scale", str(options.scale)]
         runpy.run_path(script, run_name="__main__")
         result = json.loads(out.read_text())
     except BaseException:

@@ -17,9 +17,10 @@ HERE = Path(__file__).resolve().parent
 class Session:
     """What was measured so far; runs that two parts want are made once."""
 
-    def __init__(self, scripts, out, timeout, devices, parallel):
+    def __init__(self, scripts, out, timeout, devices, parallel, scale=1.0):
         self.runs = []
         self._scripts, self._out, self._timeout = scripts, out, timeout
+        self._scale = scale
         self._lock = threading.Lock()
         self._kept = {}
         self._devices = devices
@@ -64,7 +65,8 @@ class Session:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder, "out.json")
             command = [sys.executable, str(HERE / "program.py"), "--allocator", allocator]
-            command += [*_flags(how), str(self._scripts), name, str(out)]
+            command += [*_flags(how), "--scale", str(self._scale)]
+            command += [str(self._scripts), name, str(out)]
             result = self._run(command, device)
             if out.exists():
                 result.update(json.loads(out.read_text()))
