@@ -461,6 +461,9 @@ pub(super) fn private_pools_come_and_go_without_end<H: Harness>(h: &H) -> CaseRe
         } else {
             drop((private, first, second));
         }
+        if cycle % 3 == 0 {
+            pool.maintain();
+        }
         if cycle % 100 == 0 {
             s.audit(&pool)?;
         }
@@ -469,7 +472,10 @@ pub(super) fn private_pools_come_and_go_without_end<H: Harness>(h: &H) -> CaseRe
         }
     }
     let (then, now) = (settled.ok_or_else(|| "no cycle".to_owned())?, pool.stats());
-    ensure_eq!(now.address_bytes, then.address_bytes, "addresses after 1000 private pools");
+    // A page that is lost in each cycle makes 1.8 GiB. What is unmapped late, by a step of maintenance,
+    // may cost a reservation.
+    let more = now.address_bytes - then.address_bytes.min(now.address_bytes);
+    ensure!(more <= 256 * MIB, "{more} bytes of addresses more after 1000 private pools");
     ensure!(now.reserved_bytes <= 16 * s.page, "{} bytes", now.reserved_bytes);
     ensure_eq!(now.private_pools, 0, "private pools");
     h.synchronize()?;

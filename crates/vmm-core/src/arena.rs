@@ -98,6 +98,11 @@ impl Arena {
         Self { regions: Box::default(), bins: Vec::new(), voids: NONE, mapped: 0 }
     }
 
+    /// Bytes of its regions.
+    pub(crate) fn address_bytes(&self) -> u64 {
+        self.regions.iter().map(|(_, region)| region.len).sum()
+    }
+
     pub(crate) fn region(&self, id: RegionId) -> &Region {
         &self.regions[u32::from(id)]
     }

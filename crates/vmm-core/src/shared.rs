@@ -36,10 +36,6 @@ const LEAST_RESERVATION: u64 = 64 << 20;
 /// Addresses that one pool may hold, as a multiple of the device's memory.
 const ADDRESS_CAP: u64 = 64;
 
-/// Reservations of a private pool's arena, as a part of the device's memory: there may be many private
-/// pools, and addresses of memory that never moves are not used up.
-const PRIVATE_PARTS: u64 = 16;
-
 /// Reservations of one arena: a device that refuses long ones is not asked for ever shorter ones
 /// without end.
 const MOST_RESERVATIONS: usize = 255;
@@ -358,7 +354,8 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         let most = properties.max_reservation.min(cap / 4);
         let wanted = match pair_of(arena) {
             GENERAL => self.options.reservation.unwrap_or(self.device_total.saturating_mul(16)),
-            _ => self.device_total / PRIVATE_PARTS,
+            // There may be many private pools: each reserves as much again as it has, from little on.
+            _ => self.lock().arenas[arena].address_bytes().max(LEAST_RESERVATION),
         };
         let granule = properties.granule;
         let need = round_up(need, granule).ok_or(NO_MORE)?;
@@ -383,6 +380,14 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                     if error.kind == DeviceErrorKind::OutOfAddresses && len > LEAST_RESERVATION =>
                 {
                     len = (len / 2 / granule * granule).max(granule);
+                }
+                // What is worth little for all may do for one.
+                Err(error)
+                    if error.kind == DeviceErrorKind::OutOfAddresses
+                        && len > need
+                        && pair_of(arena) != GENERAL =>
+                {
+                    len = need;
                 }
                 Err(error) => return Err(error.into()),
             }
