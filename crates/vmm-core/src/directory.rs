@@ -11,7 +11,7 @@ use crate::extent::{ExtentId, Extents, NONE};
 const PAGE_SHIFT: u32 = 21;
 const LEAF_SHIFT: u32 = 33;
 const PAGES: usize = 1 << (LEAF_SHIFT - PAGE_SHIFT);
-const UNITS: usize = (1 << PAGE_SHIFT) / UNIT as usize;
+const UNITS: usize = 1 << (PAGE_SHIFT - UNIT.ilog2());
 
 /// The longest lease that goes into the table of units: of longer ones no three begin in one page.
 const SHORT: u64 = 1 << (PAGE_SHIFT - 1);
@@ -71,13 +71,11 @@ impl Leaf {
 }
 
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "masked")]
 fn page(addr: u64) -> usize {
     (addr >> PAGE_SHIFT) as usize % PAGES
 }
 
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "masked")]
 fn unit(addr: u64) -> usize {
     (addr / UNIT) as usize % UNITS
 }
@@ -174,7 +172,7 @@ impl Directory {
             let leaves = self.leaves.iter().flatten();
             let leaf = leaves.filter(|leaf| leaf.key <= key).max_by_key(|leaf| leaf.key)?;
             if leaf.key < key {
-                bound = (leaf.key + 1 << LEAF_SHIFT) - 1;
+                bound = ((leaf.key + 1) << LEAF_SHIFT) - 1;
             }
             let pages = leaf.pages[..=page(bound)].iter().rev();
             // Only the first page that is looked at may have leases behind the bound.
@@ -222,7 +220,7 @@ mod tests {
             let len = (1 + below(1 << shift)) * UNIT;
             let known = model.range(..=addr).next_back().map(|(_, id)| *id);
             assert_eq!(directory.last(&extents, addr + below(UNIT)), known);
-            if model.get(&addr).is_some() {
+            if model.contains_key(&addr) {
                 assert_eq!(directory.get(&extents, addr), known);
                 assert_eq!(directory.get(&extents, addr + 1), None);
                 assert_eq!(directory.take_if(&extents, addr, |_| true), known);
