@@ -14,7 +14,8 @@ parts:
   batch     the largest batch of that in a fixed budget
 
 The first three share their runs, N side by side on each device; the others run alone, on the first
-device. FOLDER has the programs workloads.py and more_workloads.py. Prints tables in Markdown, and
+device. A multiple of a peak is at least the whole granules of 2 MiB that the peak needs. FOLDER has
+the programs workloads.py and more_workloads.py. Prints tables in Markdown, and
 writes all figures to OUT.json as they come. A process that fails is shown as what it is.
 """
 
@@ -33,9 +34,16 @@ PROGRAMS = (
 ).split()
 
 
+# The smallest length of mapped memory. A multiple of the peak stands for at least the whole
+# granules that the peak needs, for all allocators alike.
+GRANULE = 2 << 20
+
+
 def ways(peak):
     """How a program is run, by name: `(allocator, options)`."""
-    target, limit = {"target": int(peak * 1.015)}, {"limit": int(peak * 1.03)}
+    least = -(-peak // GRANULE) * GRANULE
+    target = {"target": max(int(peak * 1.015), least)}
+    limit = {"limit": max(int(peak * 1.03), least)}
     return {
         "native": ("native", {}),
         "expandable": ("expandable", {}),

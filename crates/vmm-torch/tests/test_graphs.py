@@ -157,11 +157,12 @@ class Graphs(support.GpuTest):
         held = [torch.ones(MIB, device="cuda") for _ in range(4)]
         side = torch.cuda.Stream()
         held[0].record_stream(side)
-        x = torch.ones(MIB, device="cuda")
+        # What a graph reads has to live as long as that, so these two stay.
+        x, one = torch.ones(MIB, device="cuda"), torch.ones(MIB, device="cuda")
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            y = x + held[3]
+            y = x + one
             held.pop()
             y.record_stream(torch.cuda.current_stream())
             held.clear()
