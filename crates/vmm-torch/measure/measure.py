@@ -1,24 +1,24 @@
 """Measures PyTorch programs with its own allocators and with vmm, each in a process of its own.
 
-usage: measure.py --scripts FOLDER [--out OUT.json] [--programs A,B] [--devices 0,1] [--parallel N]
-                  [--repeats N] [--scale X] PART...
+usage: measure.py --scripts FOLDER [OPTIONS] PART...
 
 parts:
-  reserved  peak reserved over peak requested, with a target of 1.015 times the peak and without
-  limited   who finishes with 1.03 times the peak requested
-  equal     outputs and losses against the native allocator's, bit by bit
-  time      seconds against the native allocator, without a limit and with one
-  pairs     one tensor allocated and freed
-  mixed     tensors replaced at random among many
-  encoder   an encoder of the size of BERT-base at varying lengths
-  batch     the largest batch of that in a fixed budget
+  reserved     peak reserved over peak requested, with a target of 1.015 times the peak and without
+  limited      who finishes with 1.03 times the peak requested
+  equal        outputs and losses against the native allocator's, bit by bit
+  time         seconds against the native allocator, without a limit and with one
+  allocations  one tensor allocated and freed, and tensors replaced at random among many
+  encoder      an encoder of the size of BERT-base at varying lengths
+  batch        the largest batch of that in a fixed budget
 
-The first three share their runs, N side by side on each device; the others run alone, on the first
-device. FOLDER has the programs workloads.py and more_workloads.py. Prints tables in Markdown, and
-writes all figures to OUT.json as they come. A process that fails is shown as what it is.
+The first three share their runs, N side by side on each device; of the others one runs on each.
+A multiple of a peak is at least the whole granules of 2 MiB that the peak needs. FOLDER has the
+programs workloads.py and more_workloads.py. Prints tables in Markdown, and writes all figures to a
+file as they come. A process that fails is shown as what it is.
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -33,9 +33,16 @@ PROGRAMS = (
 ).split()
 
 
+# The smallest length of mapped memory. A multiple of the peak stands for at least the whole
+# granules that the peak needs, for all allocators alike.
+GRANULE = 2 << 20
+
+
 def ways(peak):
     """How a program is run, by name: `(allocator, options)`."""
-    target, limit = {"target": int(peak * 1.015)}, {"limit": int(peak * 1.03)}
+    least = -(-peak // GRANULE) * GRANULE
+    target = {"target": max(int(peak * 1.015), least)}
+    limit = {"limit": max(int(peak * 1.03), least)}
     return {
         "native": ("native", {}),
         "expandable": ("expandable", {}),
@@ -120,20 +127,24 @@ def verdict(runs, name):
 
 
 def times(session, options):
-    names = ["native", "expandable", "vmm", "vmm, target 1.015", "vmm, limit 1.03"]
-    rows, means = [], {name: [] for name in names[1:]}
-    for program in options.programs:
-        peak = session.program(program, "native", {}).get("peak_requested")
-        if not peak:
-            rows.append([program, "the native run failed"])
-            continue
+    names = ["native", *(name for name in options.ways if name != "native")]
+
+    def one(program, device):
+        """Seconds of each way of one program, in turns, so that a machine that changes its pace
+        does so for all."""
+        peak = options.peaks.get(program)
+        if peak is None:
+            peak = session.timed(program, "native", {}, device).get("peak_requested")
         seconds = {name: [] for name in names}
-        # In turns, so that a machine that changes its pace does so for all.
-        for _ in range(options.repeats):
+        for _ in range(options.repeats if peak else 0):
             for name in names:
-                run = session.timed(program, *ways(peak)[name])
+                run = session.timed(program, *ways(peak)[name], device)
                 seconds[name].append(run["seconds"] if run["ok"] else None)
-        middle = {n: None if None in s else median(s) for n, s in seconds.items()}
+        return {n: median(s) if s and None not in s else None for n, s in seconds.items()}
+
+    jobs = [lambda device, program=p: one(program, device) for p in options.programs]
+    rows, means = [], {name: [] for name in names[1:]}
+    for program, middle in zip(options.programs, session.one_per_device(jobs), strict=True):
         row = [program, shown(middle["native"])]
         for name in names[1:]:
             both = middle[name] and middle["native"]
@@ -149,8 +160,11 @@ def times(session, options):
 
 
 def small(session, options, what, title, **how):
-    repeats = range(options.repeats)
-    found = {a: [session.small(what, a, how) for _ in repeats] for a in ALLOCATORS}
+    def one(allocator, device):
+        return [session.small(what, allocator, how, device) for _ in range(options.repeats)]
+
+    jobs = [lambda device, allocator=a: one(allocator, device) for a in ALLOCATORS]
+    found = dict(zip(ALLOCATORS, session.one_per_device(jobs), strict=True))
     names = next((r["found"] for runs in found.values() for r in runs if r["ok"]), {})
     rows = []
     for name in names:
@@ -162,21 +176,17 @@ def small(session, options, what, title, **how):
     table(title, ["", *ALLOCATORS], rows)
 
 
-def pairs(session, options):
-    small(session, options, "pairs", "One tensor allocated and freed, ns")
-
-
-def mixed(session, options):
-    small(session, options, "mixed", "One tensor replaced among many, ns")
+def allocations(session, options):
+    small(session, options, ["pairs", "mixed"], "One allocation and one free, ns")
 
 
 def encoder(session, options):
-    small(session, options, "encoder", "An encoder of the size of BERT-base")
+    small(session, options, ["encoder"], "An encoder of the size of BERT-base")
 
 
 def batch(session, options):
     title = f"Largest batch within {options.budget / 2**30:g} GiB"
-    small(session, options, "batch", title, limit=options.budget)
+    small(session, options, ["batch"], title, limit=options.budget)
 
 
 PARTS = {
@@ -184,8 +194,7 @@ PARTS = {
     "limited": limited,
     "equal": equal,
     "time": times,
-    "pairs": pairs,
-    "mixed": mixed,
+    "allocations": allocations,
     "encoder": encoder,
     "batch": batch,
 }
@@ -204,6 +213,13 @@ def table(title, heads, rows):
     sys.stdout.flush()
 
 
+def peaks_of(file):
+    """The peaks of native runs in an earlier file of figures."""
+    runs = json.loads(Path(file).read_text())
+    native = [run for run in runs if run.get("program") and run["allocator"] == "native"]
+    return {run["program"]: run["peak_requested"] for run in reversed(native) if run["ok"]}
+
+
 def words(text):
     return text.split(",")
 
@@ -219,6 +235,13 @@ def main():
     parser.add_argument("--devices", type=words, default=["0"], help="numbers of GPUs")
     parser.add_argument("--parallel", type=int, default=1, help="programs at once on each")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument(
+        "--ways",
+        type=lambda text: text.split(";"),
+        default=list(ways(0)),
+        help="for time, with ; between them",
+    )
+    parser.add_argument("--peaks", type=peaks_of, default={}, help="an earlier OUT.json")
     parser.add_argument("--scale", type=float, default=1.0, help="steps of a program, as a factor")
     parser.add_argument("--budget", type=int, default=8 << 30, help="bytes, for batch")
     parser.add_argument("--timeout", type=int, default=300, help="seconds for one process")
@@ -229,6 +252,9 @@ def main():
     unknown = sorted(set(options.programs) - set(PROGRAMS))
     if unknown:
         parser.error(f"there is no program {unknown[0]}; there are {', '.join(PROGRAMS)}")
+    wrong = sorted(set(options.ways) - set(ways(0)))
+    if wrong:
+        parser.error(f"there is no way {wrong[0]!r}; there are {'; '.join(ways(0))}")
     session = Session(
         options.scripts,
         options.out,

@@ -50,16 +50,33 @@ class Session:
                 self._kept[key] = found
         return found
 
-    def timed(self, name, allocator, how):
-        """A run of its own, while nothing else runs."""
-        return self._program(name, allocator, how, self._devices[0])
+    def one_per_device(self, jobs):
+        """Calls each job with a device that nothing else of this session runs on meanwhile; what
+        they return, in their order."""
+        free = queue.Queue()
+        for device in self._devices:
+            free.put(device)
 
-    def small(self, what, allocator, how):
+        def call(job):
+            device = free.get()
+            try:
+                return job(device)
+            finally:
+                free.put(device)
+
+        with ThreadPoolExecutor(len(self._devices)) as pool:
+            return list(pool.map(call, jobs))
+
+    def timed(self, name, allocator, how, device):
+        """A run that no other part shares."""
+        return self._program(name, allocator, how, device)
+
+    def small(self, what, allocator, how, device):
         command = [sys.executable, str(HERE / "small.py"), "--allocator", allocator]
-        result = self._run([*command, *_flags(how), what], self._devices[0])
+        result = self._run([*command, *_flags(how), *what], device)
         if result["status"] == 0:
             result.update(json.loads(result.pop("output").splitlines()[-1]), ok=True)
-        return self._keep({"what": what, "allocator": allocator, **how, **result})
+        return self._keep({"what": " ".join(what), "allocator": allocator, **how, **result})
 
     def _program(self, name, allocator, how, device):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """Times of allocations and of a transformer encoder with one allocator, as JSON.
 
-usage: small.py --allocator native|expandable|vmm [--limit BYTES] WHAT
+usage: small.py --allocator native|expandable|vmm [--limit BYTES] WHAT...
 WHAT: pairs, mixed, encoder, batch
 """
 
@@ -42,8 +42,8 @@ def pairs(torch):
 
         tensors(1000)
         name = f"{length // MIB} MiB" if length >= MIB else f"{length / KIB:g} KiB"
-        found[f"torch.empty {name}"] = median_ns(tensors, 50_000)
-        found[f"raw {name}"] = median_ns(raw, 50_000)
+        found[f"torch.empty {name}"] = median_ns(tensors, 20_000)
+        found[f"raw {name}"] = median_ns(raw, 20_000)
     return found
 
 
@@ -150,11 +150,14 @@ def batch(torch):
 
 def main():
     parser = allocators.arguments(__doc__)
-    parser.add_argument("what", choices=["pairs", "mixed", "encoder", "batch"])
+    parser.add_argument("what", nargs="+", choices=["pairs", "mixed", "encoder", "batch"])
     options = parser.parse_args()
     torch = allocators.choose(options)
     torch.zeros(1, device="cuda")
-    found = globals()[options.what](torch)
+    found = {}
+    for what in options.what:
+        found.update(globals()[what](torch))
+        torch.cuda.empty_cache()
     print(json.dumps({"found": found, "vmm": allocators.figures()}))
 
 

@@ -1,8 +1,10 @@
 """What the tests share."""
 
+import gc
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import unittest
 from pathlib import Path
@@ -40,31 +42,56 @@ def gpu_or_skip(**options):
     return torch
 
 
-def python(code, *arguments, **environment):
-    """Runs a program in a process of its own; `(exit status, output and errors)`."""
-    paths = [str(Path(vmm_torch.__file__).parent.parent), str(Path(__file__).parent)]
+def start(code, folder, *arguments, **environment):
+    """Starts a program in a process of its own, in an empty folder, so that it finds the package
+    that this process has found and nothing that lies about."""
+    paths = [str(Path(vmm_torch.__file__).resolve().parent.parent), str(Path(__file__).parent)]
     if os.environ.get("PYTHONPATH"):
         paths.append(os.environ["PYTHONPATH"])
-    environment.setdefault("PYTHONPATH", os.pathsep.join(paths))
-    done = subprocess.run(
+    environment.setdefault("PYTHONPATH", os.pathsep.join(map(os.path.abspath, paths)))
+    return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        cwd=folder,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
     )
-    return done.returncode, done.stdout
+
+
+def python(code, *arguments, **environment):
+    """Runs a program so; `(exit status, output and errors)`. One that takes longer than a minute is
+    ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        return ended(start(code, folder, *arguments, **environment), 60)
+
+
+def ended(process, seconds):
+    """Waits for a program that was started; `(exit status, output and errors)`."""
+    try:
+        output = process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output = process.communicate()[0] + f"\nended after {seconds} s"
+    return process.returncode, output
+
+
+def all_are(tensor, value):
+    """Whether all elements are `value`; takes little memory beside the tensor's."""
+    return all(bool((piece == value).all()) for piece in tensor.flatten().split(MIB))
 
 
 class GpuTest(unittest.TestCase):
     """A test whose module has installed the allocator; each begins and ends without tensors."""
 
-    def setUp(self):
-        import gc
+    # The test after which the device worked no more, which is one failure and not many.
+    broken_by = None
 
+    def setUp(self):
         import torch
 
+        if GpuTest.broken_by is not None:
+            self.skipTest(f"the device failed in {GpuTest.broken_by}")
         self.torch = torch
         self.addCleanup(self._clean)
         gc.collect()
@@ -74,11 +101,13 @@ class GpuTest(unittest.TestCase):
         self.before = torch.cuda.memory_allocated()
 
     def _clean(self):
-        import gc
-
-        gc.collect()
-        self.torch.cuda.synchronize()
-        self.torch.cuda.empty_cache()
+        try:
+            gc.collect()
+            self.torch.cuda.synchronize()
+            self.torch.cuda.empty_cache()
+        except RuntimeError:
+            GpuTest.broken_by = self.id()
+            raise
 
     def live(self):
         """Bytes in tensors beyond those of before the test."""

@@ -62,7 +62,7 @@ class History(support.GpuTest):
             self.memory._dump_snapshot(file)
             with open(file, "rb") as opened:
                 snapshot = pickle.load(opened)
-        self.assertIn("alloc", _memory_viz.trace(snapshot))
+        self.assertIn("del b # 2.0MiB", _memory_viz.trace(snapshot))
         self.assertTrue(_memory_viz.segsum(snapshot))
         for plot in (_memory_viz.trace_plot, _memory_viz.segment_plot):
             self.assertIn("<script", plot(snapshot))

@@ -106,7 +106,7 @@ class MemPools(support.GpuTest):
             torch.empty(300 * MIB, dtype=torch.uint8, device="cuda")
         tensor = torch.full((280 * MIB,), 3, dtype=torch.uint8, device="cuda")
         self.assertEqual(self.pool_of(tensor), tuple(pool.id))
-        self.assertTrue(bool((tensor == 3).all()))
+        self.assertTrue(support.all_are(tensor, 3))
 
     def test_an_allocator_of_the_users(self):
         torch = self.torch

@@ -38,6 +38,7 @@ class Own(support.GpuTest):
 
     def test_a_limit_of_the_moment(self):
         torch = self.torch
+        torch.zeros(1, device="cuda")
         self.addCleanup(vmm_torch.set_limit, 0)
         vmm_torch.set_limit("512MiB")
         self.assertEqual(vmm_torch.stats(0)["limit"], 512 * MIB)

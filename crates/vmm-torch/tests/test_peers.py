@@ -1,17 +1,11 @@
 """Two cards: copies, kernels on the other card's memory, and torch.distributed with NCCL."""
 
-import os
 import socket
-import subprocess
-import sys
-import textwrap
+import tempfile
 import unittest
-from pathlib import Path
 
 import support
 from support import MIB
-
-import vmm_torch
 
 
 def setUpModule():
@@ -104,33 +98,15 @@ class Distributed(unittest.TestCase):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        paths = [str(Path(vmm_torch.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-        common = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "WORLD_SIZE": "2",
-        }
-        jobs = [
-            subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(JOB)],
-                env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        outputs = []
-        for job in jobs:
-            try:
-                outputs.append(job.communicate(timeout=180)[0])
-            except subprocess.TimeoutExpired:
-                job.kill()
-                outputs.append(job.communicate()[0] + "\nkilled after 180 seconds")
-        for rank, (job, output) in enumerate(zip(jobs, outputs, strict=True)):
-            self.assertEqual(job.returncode, 0, output)
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+        with tempfile.TemporaryDirectory() as folder:
+            jobs = [
+                support.start(JOB, folder, RANK=str(rank), LOCAL_RANK=str(rank), **common)
+                for rank in range(2)
+            ]
+            results = [support.ended(job, 90) for job in jobs]
+        for rank, (status, output) in enumerate(results):
+            self.assertEqual(status, 0, output)
             self.assertIn(f"done {rank}", output)
 
 

@@ -1,6 +1,7 @@
 """Processes: too late, forks, and ends in any state."""
 
 import tempfile
+import textwrap
 import unittest
 from pathlib import Path
 
@@ -67,18 +68,25 @@ def setUpModule():
 
 
 class Processes(unittest.TestCase):
-    def run_clean(self, code, expected=0):
-        import textwrap
-
-        status, output = support.python(START + textwrap.dedent(code))
+    def check_clean(self, status, output, expected=0):
         self.assertEqual(status, expected, output)
         self.assertNotIn("vmm_torch:", output)
+
+    def run_clean(self, code, expected=0):
+        status, output = support.python(START + textwrap.dedent(code))
+        self.check_clean(status, output, expected)
         return output
 
     def test_ends(self):
-        for name, code in ENDS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            started = {
+                name: support.start(START + textwrap.dedent(code), folder)
+                for name, code in ENDS.items()
+            }
+            results = {name: support.ended(process, 60) for name, process in started.items()}
+        for name, (status, output) in results.items():
             with self.subTest(name):
-                self.run_clean(code)
+                self.check_clean(status, output)
 
     def test_an_end_by_an_exception(self):
         output = self.run_clean("x = torch.ones(1 << 20, device='cuda'); raise SystemExit(3)", 3)
