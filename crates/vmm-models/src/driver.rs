@@ -161,17 +161,25 @@ impl Driver {
 
     /// `cudaMalloc`: the address, or `None` beyond the limit.
     pub(crate) fn malloc(&mut self, len: u64) -> Option<u64> {
-        if !self.take(len) {
-            return None;
-        }
+        let addr = self.take_memory(len)?;
         self.charge(Call::Malloc, len);
-        Some(self.space.take(len))
+        Some(addr)
     }
 
     /// `cudaFree`, which waits for the whole device.
     pub(crate) fn free(&mut self, addr: u64, len: u64) {
         self.wait();
         self.charge(Call::Free, len);
+        self.give_memory(addr, len);
+    }
+
+    /// Memory at an address, or `None` beyond the limit. No call is charged.
+    pub(crate) fn take_memory(&mut self, len: u64) -> Option<u64> {
+        self.take(len).then(|| self.space.take(len))
+    }
+
+    /// Gives memory back that came from [`Driver::take_memory`].
+    pub(crate) fn give_memory(&mut self, addr: u64, len: u64) {
         self.space.give_back(addr, len);
         self.reserved -= len;
     }
@@ -185,6 +193,13 @@ impl Driver {
         self.charge(Call::Map, len);
         self.charge(Call::SetAccess, len);
         true
+    }
+
+    /// Maps a frame at another address.
+    pub(crate) fn remap(&mut self, len: u64) {
+        self.charge(Call::Unmap, len);
+        self.charge(Call::Map, len);
+        self.charge(Call::SetAccess, len);
     }
 
     /// Unmaps a frame and releases it. Whoever does so has waited for the work that uses it.

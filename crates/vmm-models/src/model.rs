@@ -2,8 +2,8 @@
 
 use crate::driver::Driver;
 
-/// A block that a model has given out, by its place in the model's table.
-pub(crate) type BlockId = u32;
+/// A block that a model has given out, by its place in the model's table or its address.
+pub(crate) type BlockId = u64;
 
 /// What the program asks for.
 #[derive(Clone, Copy, Debug)]

@@ -65,7 +65,7 @@ pub fn run(
     let peak_requested = trace.peak_requested_bytes();
     let limit = settings.limit.map(|limit| limit.resolve(peak_requested, GRANULE));
     let mut run = Run::new(
-        policy.model(limit),
+        policy.model(limit, &settings.costs),
         Driver::new(settings.costs.clone(), limit),
         trace.tensor_count as usize,
     );

@@ -1,7 +1,9 @@
 //! Blocks: neighbours by address, free ones by stream and length, unmapped ones by stream and address.
 
-use crate::model::BlockId;
 use std::collections::BTreeSet;
+
+/// Index of a block.
+pub(super) type Id = u32;
 
 /// What a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +27,8 @@ pub(super) struct Block {
     pub(super) state: State,
     /// Whether its segment is expandable.
     pub(super) is_expandable: bool,
-    pub(super) prev: Option<BlockId>,
-    pub(super) next: Option<BlockId>,
+    pub(super) prev: Option<Id>,
+    pub(super) next: Option<Id>,
     /// The pool's count of searches when the block became free, which gives its age.
     pub(super) since: u64,
 }
@@ -47,9 +49,9 @@ pub(super) struct BlockPool {
     /// Blocks that the program holds.
     pub(super) live: u64,
     /// Stream, length, address: the order of the best fit.
-    pub(super) free: BTreeSet<(u16, u64, u64, BlockId)>,
+    pub(super) free: BTreeSet<(u16, u64, u64, Id)>,
     /// Stream, address.
-    pub(super) unmapped: BTreeSet<(u16, u64, BlockId)>,
+    pub(super) unmapped: BTreeSet<(u16, u64, Id)>,
     /// How often a free block was searched.
     pub(super) searches: u64,
 }
@@ -58,16 +60,16 @@ pub(super) struct BlockPool {
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     table: Vec<Block>,
-    unused: Vec<BlockId>,
+    unused: Vec<Id>,
     pub(super) pools: Vec<BlockPool>,
 }
 
 impl Blocks {
-    pub(super) fn get(&self, id: BlockId) -> &Block {
+    pub(super) fn get(&self, id: Id) -> &Block {
         &self.table[id as usize]
     }
 
-    fn get_mut(&mut self, id: BlockId) -> &mut Block {
+    fn get_mut(&mut self, id: Id) -> &mut Block {
         &mut self.table[id as usize]
     }
 
@@ -75,22 +77,22 @@ impl Blocks {
     ///
     /// # Panics
     /// Beyond 2^32 blocks.
-    pub(super) fn insert(&mut self, block: Block) -> BlockId {
+    pub(super) fn insert(&mut self, block: Block) -> Id {
         if let Some(id) = self.unused.pop() {
             self.table[id as usize] = block;
             return id;
         }
         self.table.push(block);
-        BlockId::try_from(self.table.len() - 1).expect("fewer blocks than tensors and segments")
+        Id::try_from(self.table.len() - 1).expect("fewer blocks than tensors and segments")
     }
 
     /// Forgets a block that is in no index.
-    pub(super) fn remove(&mut self, id: BlockId) {
+    pub(super) fn remove(&mut self, id: Id) {
         self.unused.push(id);
     }
 
     /// Puts a block into the index of its state.
-    pub(super) fn enter(&mut self, id: BlockId, state: State) {
+    pub(super) fn enter(&mut self, id: Id, state: State) {
         self.get_mut(id).state = state;
         let Block { addr, len, stream, pool, .. } = *self.get(id);
         let pool = &mut self.pools[pool as usize];
@@ -107,7 +109,7 @@ impl Blocks {
     }
 
     /// Takes a block out of the index of its state.
-    pub(super) fn leave(&mut self, id: BlockId) {
+    pub(super) fn leave(&mut self, id: Id) {
         let Block { addr, len, stream, pool, state, .. } = *self.get(id);
         let pool = &mut self.pools[pool as usize];
         match state {
@@ -122,7 +124,7 @@ impl Blocks {
     }
 
     /// Cuts a block that is in no index after `len` bytes; the rest is a block in no index either.
-    pub(super) fn cut(&mut self, id: BlockId, len: u64) -> BlockId {
+    pub(super) fn cut(&mut self, id: Id, len: u64) -> Id {
         let whole = *self.get(id);
         let rest = self.insert(Block {
             addr: whole.addr + len,
@@ -140,7 +142,7 @@ impl Blocks {
     }
 
     /// Joins a block that is in no index with neighbours of that state, which leave theirs.
-    pub(super) fn merge(&mut self, id: BlockId, state: State) {
+    pub(super) fn merge(&mut self, id: Id, state: State) {
         if let Some(prev) = self.get(id).prev.filter(|&prev| self.get(prev).state == state) {
             self.leave(prev);
             let Block { addr, len, prev: before, .. } = *self.get(prev);

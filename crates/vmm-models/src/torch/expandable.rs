@@ -1,10 +1,9 @@
 //! Expandable segments: pages are mapped where a block can grow.
 
-use super::blocks::{Block, State};
+use super::blocks::{Block, Id, State};
 use super::options::{LARGE_SEGMENT, SMALL_SEGMENT};
 use super::{CachingAllocator, index};
 use crate::driver::Driver;
-use crate::model::BlockId;
 
 /// Addresses of one segment, in bytes. PyTorch reserves an eighth more than the card has; here none
 /// is ever full.
@@ -19,7 +18,7 @@ impl CachingAllocator {
         pool: usize,
         stream: u16,
         len: u64,
-    ) -> Option<BlockId> {
+    ) -> Option<Id> {
         let mut block = self.growable(pool, stream, len);
         if self.blocks.get(block).state == State::Unmapped {
             let wanted = self.blocks.get(block).len.min(len);
@@ -36,7 +35,7 @@ impl CachingAllocator {
     }
 
     /// The lowest block, free or unmapped, from which `len` bytes can be had by mapping.
-    fn growable(&mut self, pool: usize, stream: u16, len: u64) -> BlockId {
+    fn growable(&mut self, pool: usize, stream: u16, len: u64) -> Id {
         let unmapped = self.blocks.pools[pool]
             .unmapped
             .range((stream, 0, 0)..)
@@ -66,7 +65,7 @@ impl CachingAllocator {
     }
 
     /// Whether there are `len` bytes from the start of a block on that nobody holds.
-    fn reaches(&self, start: BlockId, len: u64) -> bool {
+    fn reaches(&self, start: Id, len: u64) -> bool {
         let mut found = 0;
         let mut at = Some(start);
         while let Some(id) = at {
@@ -85,7 +84,7 @@ impl CachingAllocator {
 
     /// Maps whole pages for the first `len` bytes of an unmapped block, and joins them with free
     /// neighbours. The block that comes of it is in its pool.
-    fn map(&mut self, driver: &mut Driver, block: BlockId, len: u64) -> Option<BlockId> {
+    fn map(&mut self, driver: &mut Driver, block: Id, len: u64) -> Option<Id> {
         let page = self.page(block);
         let pages = len.div_ceil(page);
         for done in 0..pages {
@@ -107,7 +106,7 @@ impl CachingAllocator {
     }
 
     /// Unmaps the whole pages of a free block.
-    pub(super) fn unmap(&mut self, driver: &mut Driver, block: BlockId) {
+    pub(super) fn unmap(&mut self, driver: &mut Driver, block: Id) {
         let page = self.page(block);
         let (addr, end) =
             (self.blocks.get(block).addr, self.blocks.get(block).addr + self.blocks.get(block).len);
@@ -133,7 +132,7 @@ impl CachingAllocator {
         self.blocks.enter(middle, State::Unmapped);
     }
 
-    fn page(&self, block: BlockId) -> u64 {
+    fn page(&self, block: Id) -> u64 {
         let pool = &self.blocks.pools[self.blocks.get(block).pool as usize];
         if pool.is_small { SMALL_SEGMENT } else { LARGE_SEGMENT }
     }

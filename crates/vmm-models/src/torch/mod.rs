@@ -25,7 +25,7 @@ pub use options::TorchOptions;
 
 use crate::driver::Driver;
 use crate::model::{BlockId, Model, Request};
-use blocks::{Block, BlockPool, Blocks, State};
+use blocks::{Block, BlockPool, Blocks, Id, State};
 use options::{LARGE_SEGMENT, MIN_BLOCK, SMALL, segment_len};
 
 /// The model.
@@ -64,7 +64,7 @@ impl CachingAllocator {
     }
 
     /// Takes the block that fits best out of its pool.
-    fn find_free(&mut self, pool: usize, stream: u16, len: u64) -> Option<BlockId> {
+    fn find_free(&mut self, pool: usize, stream: u16, len: u64) -> Option<Id> {
         self.blocks.pools[pool].searches += 1;
         let mut fitting = self.blocks.pools[pool]
             .free
@@ -96,14 +96,14 @@ impl CachingAllocator {
     }
 
     /// The bytes that a free block would have if all unmapped memory behind it were mapped.
-    fn could_be(&self, id: BlockId) -> u64 {
+    fn could_be(&self, id: Id) -> u64 {
         let block = self.blocks.get(id);
         let behind = block.next.map(|next| self.blocks.get(next));
         block.len + behind.filter(|next| next.state == State::Unmapped).map_or(0, |next| next.len)
     }
 
     /// A block of new memory, in no index.
-    fn grow(&mut self, driver: &mut Driver, pool: usize, stream: u16, len: u64) -> Option<BlockId> {
+    fn grow(&mut self, driver: &mut Driver, pool: usize, stream: u16, len: u64) -> Option<Id> {
         let segment = segment_len(len);
         if !driver.has_room(segment) {
             return None;
@@ -156,10 +156,11 @@ impl Model for CachingAllocator {
             self.blocks.enter(rest, State::Free);
         }
         self.blocks.enter(id, State::Live);
-        Some(id)
+        Some(id.into())
     }
 
     fn release(&mut self, _driver: &mut Driver, block: BlockId, _now_ns: u64) {
+        let block = id(block);
         self.blocks.leave(block);
         self.blocks.merge(block, State::Free);
         self.blocks.enter(block, State::Free);
@@ -174,7 +175,7 @@ impl Model for CachingAllocator {
     }
 
     fn range(&self, block: BlockId) -> (u64, u64) {
-        let block = self.blocks.get(block);
+        let block = self.blocks.get(id(block));
         (block.addr, block.len)
     }
 }
@@ -182,4 +183,9 @@ impl Model for CachingAllocator {
 /// Pools are two for each of at most 65536 of the trace.
 fn index(pool: usize) -> u32 {
     u32::try_from(pool).expect("a trace has at most 65536 pools")
+}
+
+/// This model's blocks are named by their index.
+fn id(block: BlockId) -> Id {
+    Id::try_from(block).expect("a block that this model has given out")
 }

@@ -1,9 +1,8 @@
 //! What happens when memory is short: segments go back to the driver.
 
 use super::CachingAllocator;
-use super::blocks::State;
+use super::blocks::{Id, State};
 use crate::driver::Driver;
-use crate::model::BlockId;
 
 impl CachingAllocator {
     /// The ladder after a first failure: give back unused blocks that were too long to split, then all
@@ -14,7 +13,7 @@ impl CachingAllocator {
         pool: usize,
         stream: u16,
         len: u64,
-    ) -> Option<BlockId> {
+    ) -> Option<Id> {
         if self.release_oversize(driver, pool, stream, len)
             && let Some(block) = self.grow(driver, pool, stream, len)
         {
@@ -43,7 +42,7 @@ impl CachingAllocator {
             self.release_segment(driver, block);
             return true;
         }
-        let longest_first: Vec<(u64, BlockId)> = free
+        let longest_first: Vec<(u64, Id)> = free
             .range((stream, max_split, 0, 0)..(stream, wanted, 0, 0))
             .rev()
             .map(|&(_, len, _, block)| (len, block))
@@ -69,7 +68,7 @@ impl CachingAllocator {
             if self.blocks.pools[pool].is_private && (in_use(graph) || in_use(graph + 1)) {
                 continue;
             }
-            let cached: Vec<BlockId> =
+            let cached: Vec<Id> =
                 self.blocks.pools[pool].free.iter().map(|&(.., block)| block).collect();
             for block in cached {
                 if self.blocks.get(block).is_expandable {
@@ -93,7 +92,7 @@ impl CachingAllocator {
         let Some(large) = self.blocks.pools.get(1) else { return };
         let searches = large.searches;
         let whole = large.free.iter().map(|&(.., block)| block);
-        let mut ages: Vec<(BlockId, u64)> = whole
+        let mut ages: Vec<(Id, u64)> = whole
             .filter(|&block| !self.blocks.get(block).is_split())
             .filter(|&block| !self.blocks.get(block).is_expandable)
             .map(|block| (block, searches - self.blocks.get(block).since))
@@ -115,7 +114,7 @@ impl CachingAllocator {
     }
 
     /// Gives a segment back that is one free block.
-    fn release_segment(&mut self, driver: &mut Driver, block: BlockId) {
+    fn release_segment(&mut self, driver: &mut Driver, block: Id) {
         debug_assert!(!self.blocks.get(block).is_split());
         debug_assert_eq!(self.blocks.get(block).state, State::Free);
         self.blocks.leave(block);
