@@ -2,8 +2,9 @@
 //!
 //! A model does what the allocator does with memory and with calls of the driver, and nothing else: it
 //! is told the events of a trace ([`run`]) and keeps an account of what a device would have seen. Each
-//! [`Policy`] documents in its module what it guarantees, what it costs, where it is from and what it
-//! leaves out, and [`Policy::fidelity`] says how far it was checked.
+//! module of a model says what the allocator guarantees, what it costs, where the facts are from and what
+//! is left out: [`plain`], [`torch`], [`stream_ordered`], [`rmm`]. [`Policy`] names them, and
+//! [`Policy::fidelity`] says how far each was checked.
 //!
 //! ```
 //! use vmm_models::{Policy, RunSettings, run};
@@ -20,14 +21,16 @@ mod costs;
 mod driver;
 mod heap;
 mod model;
-mod plain;
+pub mod plain;
 mod policy;
+#[cfg(test)]
+mod properties;
 mod result;
-mod rmm;
+pub mod rmm;
 mod run;
 mod space;
-mod stream_ordered;
-mod torch;
+pub mod stream_ordered;
+pub mod torch;
 
 pub use costs::Costs;
 pub use driver::{Call, ModelCalls};

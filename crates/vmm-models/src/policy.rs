@@ -17,9 +17,9 @@ use vmm_replay::Amount;
 pub enum Policy {
     /// `cudamalloc`: `cudaMalloc` and `cudaFree` for every tensor.
     CudaMalloc,
-    /// `native`: PyTorch's caching allocator.
+    /// `native`: `PyTorch`'s caching allocator.
     Native(TorchOptions),
-    /// `expandable`: PyTorch's with expandable segments.
+    /// `expandable`: `PyTorch`'s with expandable segments.
     Expandable(TorchOptions),
     /// `async`: a stream-ordered pool of the driver, as behind `cudaMallocAsync`.
     Async,
@@ -55,7 +55,7 @@ impl Fidelity {
     }
 }
 
-/// Settings of both of PyTorch's allocators.
+/// Settings of both of `PyTorch`'s allocators.
 const TORCH_KEYS: [&str; 3] =
     ["max_split_size", "roundup_power2_divisions", "garbage_collection_threshold"];
 
@@ -195,7 +195,7 @@ fn bytes(key: &str, value: &str) -> Result<u64, PolicyError> {
     }
 }
 
-/// PyTorch refuses less as well: segments of 20 MiB must be splittable.
+/// `PyTorch` refuses less as well: segments of 20 MiB must be splittable.
 fn max_split(key: &str, value: &str) -> Result<u64, PolicyError> {
     match bytes(key, value)? {
         bytes if bytes > 20 << 20 => Ok(bytes),
@@ -309,7 +309,7 @@ mod tests {
         for (name, keys) in Policy::NAMES {
             let policy: Policy = name.parse().expect("every listed name");
             for key in keys {
-                let known = policy.clone().set(key, "").expect_err("no value");
+                let known = { policy }.set(key, "").expect_err("no value");
                 assert!(matches!(known, PolicyError::WrongValue { .. }), "{name}: {key}");
             }
         }

@@ -9,11 +9,11 @@
 //! *Guarantees*: free neighbours of one stream merge; a page is moved only when the device has done
 //! with it. *Cost*: the measured times of a warm `cudaMallocAsync` and `cudaFreeAsync`; new and moved
 //! pages are charged as calls on virtual memory, which is an assumption. The release threshold is
-//! infinite, as PyTorch sets it.
+//! infinite, as `PyTorch` sets it.
 //!
-//! *Checked* against live figures of PyTorch's backend for `cudaMallocAsync` only roughly: see
+//! *Checked* against live figures of `PyTorch`'s backend for `cudaMallocAsync` only roughly: see
 //! [`Policy::fidelity`](crate::Policy::fidelity). *Left out*: reuse that follows events between
-//! streams, the stream of its own to which PyTorch sends memory that several streams used, and graphs.
+//! streams, the stream of its own to which `PyTorch` sends memory that several streams used, and graphs.
 
 use crate::driver::{Call, Driver};
 use crate::heap::Heap;

@@ -5,9 +5,9 @@ use super::options::{LARGE_SEGMENT, SMALL_SEGMENT};
 use super::{CachingAllocator, index};
 use crate::driver::Driver;
 
-/// Addresses of one segment, in bytes. PyTorch reserves an eighth more than the card has; here none
-/// is ever full.
-const SEGMENT_SPAN: u64 = 1 << 44;
+/// Addresses of one segment, in bytes: whole pages of either length. `PyTorch` reserves an eighth more
+/// than the card has; here none is ever full.
+const SEGMENT_SPAN: u64 = LARGE_SEGMENT << 20;
 
 impl CachingAllocator {
     /// A free block of at least `len` bytes, taken out of its pool, after pages were mapped at the

@@ -1,6 +1,6 @@
-//! PyTorch's caching allocator, native and with expandable segments.
+//! `PyTorch`'s caching allocator, native and with expandable segments.
 //!
-//! Written from the behaviour of `c10/cuda/CUDACachingAllocator.cpp` in PyTorch 2.11.
+//! Written from the behaviour of `c10/cuda/CUDACachingAllocator.cpp` in `PyTorch` 2.11.
 //!
 //! A request is rounded up to 512 bytes. Up to 1 MiB it is *small*. It takes the shortest free block
 //! of its stream and kind that holds it, and cuts off what is left over if that is worth it. Without
@@ -55,7 +55,7 @@ impl CachingAllocator {
         let pools = &mut self.blocks.pools;
         while pools.len() <= index {
             pools.push(BlockPool {
-                is_small: pools.len() % 2 == 0,
+                is_small: pools.len().is_multiple_of(2),
                 is_private: pools.len() >= 2,
                 ..BlockPool::default()
             });

@@ -1,4 +1,4 @@
-//! The settings of PyTorch's allocator that its model knows.
+//! The settings of `PyTorch`'s allocator that its model knows.
 
 /// Bytes in the smallest block, and what lengths are rounded up to.
 pub(super) const MIN_BLOCK: u64 = 512;
@@ -16,10 +16,10 @@ const ROUND_LARGE: u64 = 2 << 20;
 /// The settings of `PYTORCH_CUDA_ALLOC_CONF` that change where memory lies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TorchOptions {
-    /// Blocks of at least so many bytes are never split; `None` for PyTorch's default, no bound.
+    /// Blocks of at least so many bytes are never split; `None` for `PyTorch`'s default, no bound.
     pub max_split_size: Option<u64>,
     /// Steps between two powers of two that lengths are rounded up to: a power of two. Below 2
-    /// nothing is rounded beyond 512 bytes. PyTorch also takes a value for each power of two; here
+    /// nothing is rounded beyond 512 bytes. `PyTorch` also takes a value for each power of two; here
     /// one holds for all.
     pub roundup_power2_divisions: u64,
     /// Under a limit, the share of it from which long unused segments are given back; 0 for never.
