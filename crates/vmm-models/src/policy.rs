@@ -82,7 +82,7 @@ impl Policy {
                 (Fidelity::Live, "peaks within 5 % of 14 live runs of PyTorch 2.11")
             }
             Self::Native(_) | Self::Expandable(_) => {
-                (Fidelity::Unchecked, "no recording has these settings; without them it is checked")
+                (Fidelity::Unchecked, "no recording has these settings")
             }
             Self::Async => (
                 Fidelity::Unchecked,

@@ -110,7 +110,7 @@ struct Group<'a> {
     rows: Vec<Row<'a>>,
 }
 
-/// A group for each trace, and one of means where there are several.
+/// A group for each trace, and one for all where there are several.
 fn groups(outcomes: &[Vec<Outcome>], sort: SortOption) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = outcomes
         .iter()
@@ -131,7 +131,7 @@ fn groups(outcomes: &[Vec<Outcome>], sort: SortOption) -> Vec<Group<'_>> {
                 rows.extend(Row::mean(&same, place));
             }
         }
-        groups.push(Group { heading: format!("mean of {} traces", outcomes.len()), rows });
+        groups.push(Group { heading: format!("all {} traces", outcomes.len()), rows });
     }
     for group in &mut groups {
         group.rows.sort_by(|a, b| {
@@ -203,8 +203,10 @@ pub(super) fn table(
         }
     }
     let mut text = table.render(coloured);
-    text.push('\n');
-    remarks(outcomes, &mut text);
+    let remarks = remarks(outcomes);
+    if !remarks.is_empty() {
+        let _ = write!(text, "\n{remarks}");
+    }
     text
 }
 
@@ -247,17 +249,22 @@ fn cells(row: &Row<'_>, best: &Best, with_budget: bool) -> Vec<Cell> {
     cells
 }
 
-/// A line for each model: what it was checked against.
-fn remarks(outcomes: &[Vec<Outcome>], text: &mut String) {
-    let mut seen: Vec<&str> = Vec::new();
+/// What models were checked against, a line for those of which the same is known.
+fn remarks(outcomes: &[Vec<Outcome>]) -> String {
+    let mut lines: Vec<(&str, Vec<&str>)> = Vec::new();
     for outcome in outcomes.iter().flatten() {
-        let Some(remark) = outcome.remark.filter(|_| !seen.contains(&outcome.policy())) else {
-            continue;
-        };
-        seen.push(outcome.policy());
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{}: {remark}", outcome.policy());
+        let Some(remark) = outcome.remark else { continue };
+        let at = lines.iter().position(|(known, _)| *known == remark).unwrap_or_else(|| {
+            lines.push((remark, Vec::new()));
+            lines.len() - 1
+        });
+        if !lines[at].1.contains(&outcome.policy()) {
+            lines[at].1.push(outcome.policy());
+        }
     }
+    let line =
+        |(remark, policies): &(&str, Vec<&str>)| format!("{}: {remark}\n", policies.join(", "));
+    lines.iter().map(line).collect()
 }
 
 /// A Markdown table with a row for each trace and policy.
@@ -274,9 +281,9 @@ pub(super) fn markdown(outcomes: &[Vec<Outcome>], sort: SortOption, with_budget:
     text.push('\n');
     let groups = groups(outcomes, sort);
     let names = outcomes.iter().filter_map(|of_trace| Some(of_trace.first()?.trace()));
-    // Behind the traces there may be the group of means, which has a heading for a name.
-    let means = groups.get(outcomes.len()).map(|group| group.heading.as_str());
-    for (name, group) in names.chain(means).zip(&groups) {
+    // Behind the traces there may be the group of all, which has a heading for a name.
+    let all = groups.get(outcomes.len()).map(|group| group.heading.as_str());
+    for (name, group) in names.chain(all).zip(&groups) {
         for row in &group.rows {
             let _ = write!(text, "| {} | {} |", name.replace('|', "\\|"), row.policy);
             for figure in figures(row, with_budget) {
@@ -285,10 +292,11 @@ pub(super) fn markdown(outcomes: &[Vec<Outcome>], sort: SortOption, with_budget:
             text.push('\n');
         }
     }
-    text.push('\n');
-    let mut lines = String::new();
-    remarks(outcomes, &mut lines);
-    for line in lines.lines() {
+    let remarks = remarks(outcomes);
+    if !remarks.is_empty() {
+        text.push('\n');
+    }
+    for line in remarks.lines() {
         let _ = writeln!(text, "- {line}");
     }
     text

@@ -12,15 +12,17 @@ The table, for each trace the policies in the order of --sort:
   reserved  the most memory held at once; ratio is that over what the program needs
   budget    the smallest limit under which every allocation succeeds, over what it needs
   calls     driver calls on the allocating thread; driver is their time, and its share of
-            the trace's duration; both without a limit, or with the one of the policy
+            the trace's duration, without waits for the device
   worst     driver time of the dearest single allocation, waits for the device included
-  waits     how often the host waited for the device
+  waits     how often the host waited for the device, --lag each
   host      real time of one allocation or release in nanoseconds, while other replays ran;
             only of this pool, for how fast a model is says nothing of what it models
   failed    allocations for which there was no memory
   checked   what a model was held against: 'recorded' memory over time, peaks of 'live'
             runs, or 'no'; the lines below say with what result
-With several traces their geometric means are below.
+Reserved memory and driver time are those of a run without a limit, or with the policy's.
+Behind several traces there are rows for all: geometric means of ratios, shares and host
+time, sums of calls, waits and driver time, the worst of worst.
 
 Policies, with their settings; several settings are joined by colons:
   vmm          this pool, on a mock device with the costs of an H200: limit, target
