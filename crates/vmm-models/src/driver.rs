@@ -88,7 +88,7 @@ impl ModelCalls {
     pub fn total(&self) -> OpCalls {
         self.calls.iter().fold(OpCalls::default(), |sum, calls| OpCalls {
             count: sum.count + calls.count,
-            time_ns: sum.time_ns + calls.time_ns,
+            time_ns: sum.time_ns.saturating_add(calls.time_ns),
         })
     }
 }
@@ -104,6 +104,9 @@ impl Serialize for ModelCalls {
         map.end()
     }
 }
+
+/// Bytes of a device without a limit: more than there is, and few enough that no sum overflows.
+const LARGEST_DEVICE: u64 = 1 << 50;
 
 /// A device as a model sees it: endless but for the limit, and every call has its price.
 #[derive(Debug)]
@@ -156,7 +159,8 @@ impl Driver {
 
     /// Whether `len` bytes more stay within the limit.
     pub(crate) fn has_room(&self, len: u64) -> bool {
-        self.limit.is_none_or(|limit| self.reserved.saturating_add(len) <= limit)
+        let most = self.limit.unwrap_or(LARGEST_DEVICE);
+        self.reserved.saturating_add(len) <= most
     }
 
     /// `cudaMalloc`: the address, or `None` beyond the limit.
@@ -184,45 +188,52 @@ impl Driver {
         self.reserved -= len;
     }
 
-    /// Makes a frame and maps it. `false`, and nothing is done, beyond the limit.
-    pub(crate) fn map(&mut self, len: u64) -> bool {
-        if !self.take(len) {
+    /// Makes so many frames and maps them. `false`, and nothing is done, beyond the limit.
+    pub(crate) fn map(&mut self, len: u64, frames: u64) -> bool {
+        if !self.take(len.saturating_mul(frames)) {
             return false;
         }
-        self.charge(Call::MakeFrame, len);
-        self.charge(Call::Map, len);
-        self.charge(Call::SetAccess, len);
+        for call in [Call::MakeFrame, Call::Map, Call::SetAccess] {
+            self.charge_times(call, len, frames);
+        }
         true
     }
 
-    /// Maps a frame at another address.
-    pub(crate) fn remap(&mut self, len: u64) {
-        self.charge(Call::Unmap, len);
-        self.charge(Call::Map, len);
-        self.charge(Call::SetAccess, len);
+    /// Maps so many frames at other addresses.
+    pub(crate) fn remap(&mut self, len: u64, frames: u64) {
+        for call in [Call::Unmap, Call::Map, Call::SetAccess] {
+            self.charge_times(call, len, frames);
+        }
     }
 
-    /// Unmaps a frame and releases it. Whoever does so has waited for the work that uses it.
-    pub(crate) fn unmap(&mut self, len: u64) {
-        self.charge(Call::Unmap, len);
-        self.charge(Call::ReleaseFrame, len);
-        self.reserved -= len;
+    /// Unmaps so many frames and releases them. Whoever does so has waited for the work that uses them.
+    pub(crate) fn unmap(&mut self, len: u64, frames: u64) {
+        self.charge_times(Call::Unmap, len, frames);
+        self.charge_times(Call::ReleaseFrame, len, frames);
+        self.reserved -= len * frames;
     }
 
     /// Charges a call that changes no memory.
     pub(crate) fn charge(&mut self, call: Call, len: u64) {
-        let time_ns = self.costs.of(call, len);
+        self.charge_times(call, len, 1);
+    }
+
+    fn charge_times(&mut self, call: Call, len: u64, times: u64) {
+        if times == 0 {
+            return;
+        }
+        let time_ns = self.costs.of(call, len).saturating_mul(times);
         let calls = &mut self.calls.calls[call as usize];
-        calls.count += 1;
-        calls.time_ns += time_ns;
-        self.spent_ns += time_ns;
+        calls.count += times;
+        calls.time_ns = calls.time_ns.saturating_add(time_ns);
+        self.spent_ns = self.spent_ns.saturating_add(time_ns);
     }
 
     /// Waits until the device has done all that is queued.
     pub(crate) fn wait(&mut self) {
         if !std::mem::replace(&mut self.idle, true) {
             self.waits += 1;
-            self.spent_ns += self.costs.lag_ns;
+            self.spent_ns = self.spent_ns.saturating_add(self.costs.lag_ns);
         }
     }
 

@@ -177,3 +177,72 @@ impl Heap {
         piece
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    impl Heap {
+        /// Lists and pieces say the same, and nothing that could be one piece is two.
+        fn validate(&self, bytes: u64) {
+            let listed: BTreeSet<(u16, u64, u64)> = self.free_pieces().collect();
+            let free = self.pieces.iter().filter(|(_, piece)| !piece.is_live);
+            let of_pieces: BTreeSet<(u16, u64, u64)> =
+                free.map(|(&addr, piece)| (piece.stream, addr, piece.len)).collect();
+            assert_eq!(listed, of_pieces);
+            assert_eq!(self.pieces.values().map(|piece| piece.len).sum::<u64>(), bytes);
+            for ((a, before), (b, after)) in self.pieces.iter().zip(self.pieces.iter().skip(1)) {
+                assert!(a + before.len <= *b, "pieces overlap");
+                let joinable = !before.is_live
+                    && !after.is_live
+                    && !after.is_head
+                    && before.stream == after.stream
+                    && a + before.len == *b;
+                assert!(!joinable, "{before:?} {after:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn lists_follow_the_pieces(
+            ops in proptest::collection::vec((0..6_u8, 0..3_u16, 1..64_u64), 1..200),
+        ) {
+            let mut heap = Heap::default();
+            let (mut end, mut bytes) = (0, 0);
+            let mut live = Vec::new();
+            for (op, stream, n) in ops {
+                match op {
+                    0 => {
+                        heap.add(end, n * 8, stream, n % 2 == 0);
+                        end += n * 8 + n % 3;
+                        bytes += n * 8;
+                    }
+                    1 | 2 => {
+                        let found = heap.best_fit(stream, n).or(heap.ready_fit(stream, n, 50));
+                        if let Some(addr) = found {
+                            heap.take(addr, n, stream);
+                            live.push(addr);
+                        }
+                    }
+                    3 if !live.is_empty() => {
+                        let at = usize::try_from(n).expect("small") % live.len();
+                        heap.release(live.swap_remove(at), stream, n);
+                    }
+                    4 => heap.hand_over(stream, (stream + 1) % 3),
+                    5 => {
+                        let first = heap.free_pieces().next();
+                        if let Some((_, addr, len)) = first {
+                            let cut = n.min(len);
+                            heap.remove(addr, addr + (len - cut) / 2, cut);
+                            bytes -= cut;
+                        }
+                    }
+                    _ => {}
+                }
+                heap.validate(bytes);
+            }
+        }
+    }
+}

@@ -142,10 +142,11 @@ proptest! {
     fn freed_memory_merges_and_can_be_given_back(
         ops in proptest::collection::vec(op(), 1..200),
     ) {
-        // Of one stream and one pool: memory of different ones need not merge.
-        let alone = |op| match op {
-            Op::Allocate { len, .. } => Op::Allocate { len, stream: 0, pool: 0 },
-            other => other,
+        // Pools that streams share are asked for one only: memory of several need not merge there.
+        let alone = |op, policy: &Policy| match (op, policy) {
+            (op, Policy::Native(_) | Policy::Expandable(_) | Policy::CudaMalloc) => op,
+            (Op::Allocate { len, .. }, _) => Op::Allocate { len, stream: 0, pool: 0 },
+            (op, _) => op,
         };
         for policy in policies() {
             let policy = match policy {
@@ -155,7 +156,7 @@ proptest! {
             let limit = (policy == Policy::RmmArena).then_some(RANGE);
             let mut program = Program::new(&policy, limit);
             for &op in &ops {
-                program.step(alone(op));
+                program.step(alone(op, &policy));
             }
             program.release_all();
             match policy {
@@ -197,6 +198,19 @@ fn a_request_that_fails_leaves_a_model_that_works() {
         assert!(program.allocate(20 * MIB, 0, 0), "{policy}");
         assert!(!program.allocate(63 * MIB, 0, 0), "{policy}");
         assert!(program.allocate(4 * MIB, 0, 0), "{policy}");
+        program.check();
+    }
+}
+
+#[test]
+fn requests_beyond_every_device_fail_and_nothing_overflows() {
+    for policy in policies() {
+        let mut program = Program::new(&policy, None);
+        for shorter in 0..20 {
+            program.allocate((1 << 48) - (shorter << 40), 0, 0);
+            program.release_all();
+        }
+        assert!(program.allocate(MIB, 0, 0), "{policy}");
         program.check();
     }
 }

@@ -5,6 +5,7 @@ use crate::driver::Driver;
 use crate::model::{BlockId, Model, Request};
 use crate::policy::Policy;
 use crate::result::ModelResult;
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use vmm_replay::{Amount, Sample};
 use vmm_trace::{DeviceTrace, EventKind};
@@ -47,9 +48,10 @@ pub enum RunError {
 ///
 /// What was live when the recording began is allocated before the clock starts: it counts as memory,
 /// not as driver time. Where the recorded allocator gave segments back, the program is taken to have
-/// called `torch.cuda.empty_cache`. A failed allocation is counted and its tensor never exists; before
-/// it fails, the host waits for all frees that other streams still defer. `progress` gets the number
-/// of events so far and of all.
+/// called `torch.cuda.empty_cache`; a recording made while memory was short shows the same events for
+/// another reason. Only the models of `PyTorch` keep pools of captured graphs apart. A failed allocation is
+/// counted and its tensor never exists; before it fails, the host waits for all frees that other streams
+/// still defer. `progress` gets the number of events so far and of all.
 ///
 /// # Errors
 /// [`RunError`]; failed allocations are no error.
@@ -133,7 +135,7 @@ struct Run {
     /// By tensor.
     held: Vec<Option<Held>>,
     /// Tensors that the program has let go of while another stream uses them.
-    deferred: Vec<u32>,
+    deferred: BTreeSet<u32>,
     requested: u64,
     live: u64,
     peak_live: u64,
@@ -150,7 +152,7 @@ impl Run {
             driver,
             now_ns: 0,
             held: vec![None; tensors],
-            deferred: Vec::new(),
+            deferred: BTreeSet::new(),
             requested: 0,
             live: 0,
             peak_live: 0,
@@ -185,14 +187,12 @@ impl Run {
         if completes_at_once || !self.model.defers_frees() {
             self.release(id);
         } else if self.held[id as usize].is_some() {
-            self.deferred.push(id);
+            self.deferred.insert(id);
         }
     }
 
     fn complete_free(&mut self, id: u32) {
-        // Empty but for the few programs that defer frees, and short there.
-        if let Some(at) = self.deferred.iter().position(|&deferred| deferred == id) {
-            self.deferred.swap_remove(at);
+        if self.deferred.remove(&id) {
             self.release(id);
         }
     }

@@ -1,7 +1,7 @@
 //! A pool of the driver for stream-ordered allocation, as behind `cudaMallocAsync`.
 //!
-//! NVIDIA does not publish how its pool works. This model is made of what is documented (reuse in the
-//! order of a stream, and by other streams once work is over) and of what was observed: memory is
+//! NVIDIA does not publish how its pool works. This model is made of what its programming guide says
+//! (reuse in the order of a stream, and by other streams once work is over) and of what was observed: memory is
 //! reserved in steps of 32 MiB, and reserved memory stays low where that is only possible if idle
 //! memory moves to other addresses. So there is one range of addresses that grows at its end, by pages
 //! of 32 MiB: first idle ones that move there, then new ones.
@@ -49,21 +49,17 @@ impl DriverPool {
         let wanted = len.next_multiple_of(PAGE);
         let idle = self.idle_pages(Some(stream), wanted, now_ns);
         let moved: u64 = idle.iter().map(|&(_, _, len)| len).sum();
-        if !driver.has_room(wanted - moved) {
+        // Addresses are consumed, so in the end there are none.
+        let Some(end) = self.end.checked_add(wanted) else { return false };
+        if !driver.map(PAGE, (wanted - moved) / PAGE) {
             return false;
         }
         for (piece, start, len) in idle {
             self.heap.remove(piece, start, len);
         }
-        for _ in 0..moved / PAGE {
-            driver.remap(PAGE);
-        }
-        for _ in 0..(wanted - moved) / PAGE {
-            let mapped = driver.map(PAGE);
-            debug_assert!(mapped, "there was room for all");
-        }
+        driver.remap(PAGE, moved / PAGE);
         self.heap.add(self.end, wanted, stream, true);
-        self.end += wanted;
+        self.end = end;
         true
     }
 
@@ -128,9 +124,7 @@ impl Model for DriverPool {
         self.heap.make_ready();
         for (piece, start, len) in self.idle_pages(None, u64::MAX, u64::MAX) {
             self.heap.remove(piece, start, len);
-            for _ in 0..len / PAGE {
-                driver.unmap(PAGE);
-            }
+            driver.unmap(PAGE, len / PAGE);
         }
     }
 

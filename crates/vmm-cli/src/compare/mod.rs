@@ -28,10 +28,17 @@ const POOL_WEIGHT: u64 = 6;
 
 /// Compares the policies on all inputs, prints a table, and says how it went.
 pub(crate) fn run(options: &CompareOptions, terminal: Terminal) -> Exit {
-    let policies = match options.policies.as_slice() {
+    let mut policies = Vec::new();
+    let named = match options.policies.as_slice() {
         [] => ComparedPolicy::defaults(),
-        policies => policies.to_vec(),
+        named => named.to_vec(),
     };
+    for policy in named {
+        // What is named twice is compared once.
+        if !policies.contains(&policy) {
+            policies.push(policy);
+        }
+    }
     let comparison = Comparison {
         options,
         policies,

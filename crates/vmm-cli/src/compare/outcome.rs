@@ -105,11 +105,16 @@ impl Outcome {
         }
     }
 
-    /// The smallest limit over what the program needs.
+    /// The smallest limit that works, where it was searched for and found.
+    pub(crate) fn budget_bytes(&self) -> Option<u64> {
+        field!(self, budget_bytes)
+    }
+
+    /// The same over what the program needs.
     #[expect(clippy::cast_precision_loss, reason = "shown with three digits behind the point")]
     pub(crate) fn budget(&self) -> Option<f64> {
         let needed = self.needed_bytes();
-        field!(self, budget_bytes).filter(|_| needed > 0).map(|bytes| bytes as f64 / needed as f64)
+        self.budget_bytes().filter(|_| needed > 0).map(|bytes| bytes as f64 / needed as f64)
     }
 
     pub(crate) fn driver_calls(&self) -> u64 {

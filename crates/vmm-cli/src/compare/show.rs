@@ -303,13 +303,14 @@ pub(super) fn markdown(outcomes: &[Vec<Outcome>], sort: SortOption, with_budget:
 }
 
 /// The names of the columns of comma-separated values; those of JSON where it has the same figure.
-const CSV_COLUMNS: [&str; 14] = [
+const CSV_COLUMNS: [&str; 16] = [
     "trace",
     "policy",
     "peak_requested_bytes",
     "recorded_peak_reserved_bytes",
     "peak_reserved_bytes",
     "reserved_ratio",
+    "budget_bytes",
     "budget_ratio",
     "driver_calls",
     "driver_time_us",
@@ -318,6 +319,7 @@ const CSV_COLUMNS: [&str; 14] = [
     "waits",
     "host_ns_per_op",
     "failures",
+    "checked",
 ];
 
 /// Comma-separated values, a line for each trace and policy in the order given; empty where nothing
@@ -329,9 +331,9 @@ pub(super) fn csv(outcomes: &[Vec<Outcome>]) -> String {
     fn text(value: Option<impl ToString>) -> String {
         value.map(|value| value.to_string()).unwrap_or_default()
     }
+    let share = |value: Option<f64>| text(value.map(|value| format!("{value:.6}")));
     let mut writer = csv::Writer::from_writer(Vec::new());
-    let header = CSV_COLUMNS.into_iter().chain(["checked"]);
-    writer.write_record(header).expect("to memory");
+    writer.write_record(CSV_COLUMNS).expect("to memory");
     for outcome in outcomes.iter().flatten() {
         let record = [
             outcome.trace().to_owned(),
@@ -339,11 +341,12 @@ pub(super) fn csv(outcomes: &[Vec<Outcome>]) -> String {
             outcome.needed_bytes().to_string(),
             text(outcome.recorded_bytes()),
             outcome.reserved_bytes().to_string(),
-            text(outcome.ratio()),
-            text(outcome.budget()),
+            share(outcome.ratio()),
+            text(outcome.budget_bytes()),
+            share(outcome.budget()),
             outcome.driver_calls().to_string(),
             outcome.driver_us().to_string(),
-            text(outcome.driver_share()),
+            share(outcome.driver_share()),
             outcome.worst_us().to_string(),
             outcome.waits().to_string(),
             text(outcome.host_ns()),

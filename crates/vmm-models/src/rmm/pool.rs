@@ -66,10 +66,11 @@ impl Pool {
 impl Model for Pool {
     fn allocate(&mut self, driver: &mut Driver, request: Request) -> Option<BlockId> {
         let (len, stream) = (request.len.next_multiple_of(ROUND), request.stream);
-        let initial = std::mem::take(&mut self.initial).next_multiple_of(GRANULE);
-        if initial > 0 {
+        if self.initial > 0 {
+            let initial = self.initial.next_multiple_of(GRANULE);
             let addr = driver.malloc(initial)?;
             self.heap.add(addr, initial, stream, false);
+            self.initial = 0;
         }
         let addr = if let Some(addr) = self.heap.best_fit(stream, len) {
             addr

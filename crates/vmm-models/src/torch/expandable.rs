@@ -11,7 +11,7 @@ const SEGMENT_SPAN: u64 = LARGE_SEGMENT << 20;
 
 impl CachingAllocator {
     /// A free block of at least `len` bytes, taken out of its pool, after pages were mapped at the
-    /// lowest address where they make one. `None` beyond the limit; pages mapped until then stay.
+    /// lowest address where they make one. `None` beyond the limit or the longest segment; pages mapped until then stay.
     pub(super) fn expand(
         &mut self,
         driver: &mut Driver,
@@ -19,6 +19,9 @@ impl CachingAllocator {
         stream: u16,
         len: u64,
     ) -> Option<Id> {
+        if len > SEGMENT_SPAN {
+            return None;
+        }
         let mut block = self.growable(pool, stream, len);
         if self.blocks.get(block).state == State::Unmapped {
             let wanted = self.blocks.get(block).len.min(len);
@@ -87,13 +90,8 @@ impl CachingAllocator {
     fn map(&mut self, driver: &mut Driver, block: Id, len: u64) -> Option<Id> {
         let page = self.page(block);
         let pages = len.div_ceil(page);
-        for done in 0..pages {
-            if !driver.map(page) {
-                for _ in 0..done {
-                    driver.unmap(page);
-                }
-                return None;
-            }
+        if !driver.map(page, pages) {
+            return None;
         }
         self.blocks.leave(block);
         if pages * page < self.blocks.get(block).len {
@@ -115,9 +113,7 @@ impl CachingAllocator {
             return;
         }
         driver.wait();
-        for _ in 0..(last - first) / page {
-            driver.unmap(page);
-        }
+        driver.unmap(page, (last - first) / page);
         self.blocks.leave(block);
         let mut middle = block;
         if first > addr {
