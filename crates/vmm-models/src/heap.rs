@@ -21,7 +21,7 @@ pub(crate) struct Heap {
     /// By address.
     pieces: BTreeMap<u64, Piece>,
     /// Of each stream, the free pieces as length and address.
-    free: Vec<BTreeSet<(u64, u64)>>,
+    free: BTreeMap<u16, BTreeSet<(u64, u64)>>,
 }
 
 impl Heap {
@@ -35,22 +35,18 @@ impl Heap {
 
     /// The shortest free piece of a stream that holds `len` bytes, the lowest of equals.
     pub(crate) fn best_fit(&self, stream: u16, len: u64) -> Option<u64> {
-        self.list(stream)?.range((len, 0)..).next().map(|&(_, addr)| addr)
+        self.free.get(&stream)?.range((len, 0)..).next().map(|&(_, addr)| addr)
     }
 
-    /// The same among pieces of other streams that the device has done with.
-    pub(crate) fn ready_fit(&self, stream: u16, len: u64, now_ns: u64) -> Option<u64> {
-        let others = (0..).zip(&self.free).filter(|&(of, _)| of != usize::from(stream));
-        let fitting = others.filter_map(|(_, list)| {
-            list.range((len, 0)..).find(|&&(_, addr)| self.pieces[&addr].ready_ns <= now_ns)
-        });
+    /// The same among pieces of all streams.
+    pub(crate) fn best_fit_of_all(&self, len: u64) -> Option<u64> {
+        let fitting = self.free.values().filter_map(|list| list.range((len, 0)..).next());
         fitting.min().map(|&(_, addr)| addr)
     }
 
     /// Streams that have free memory.
     pub(crate) fn streams(&self) -> impl Iterator<Item = u16> + '_ {
-        let lists = (0_u16..=u16::MAX).zip(&self.free);
-        lists.filter(|(_, list)| !list.is_empty()).map(|(stream, _)| stream)
+        self.free.iter().filter(|(_, list)| !list.is_empty()).map(|(&stream, _)| stream)
     }
 
     /// Gives `len` bytes from the front of a free piece to a stream; the rest stays where it was.
@@ -101,7 +97,7 @@ impl Heap {
 
     /// Moves all free pieces of a stream to another, where they join their neighbours.
     pub(crate) fn hand_over(&mut self, from: u16, to: u16) {
-        let moved = self.free.get_mut(usize::from(from)).map(std::mem::take).unwrap_or_default();
+        let moved = self.free.get_mut(&from).map(std::mem::take).unwrap_or_default();
         for (_, addr) in moved {
             if let Some(piece) = self.pieces.get_mut(&addr) {
                 piece.is_live = true;
@@ -135,8 +131,9 @@ impl Heap {
 
     /// Free pieces as stream, address and length, by stream and length.
     pub(crate) fn free_pieces(&self) -> impl Iterator<Item = (u16, u64, u64)> + '_ {
-        let lists = (0_u16..=u16::MAX).zip(&self.free);
-        lists.flat_map(|(stream, list)| list.iter().map(move |&(len, addr)| (stream, addr, len)))
+        self.free
+            .iter()
+            .flat_map(|(&stream, list)| list.iter().map(move |&(len, addr)| (stream, addr, len)))
     }
 
     /// Takes a part of a free piece away; what is left of it on either side stays free.
@@ -157,23 +154,17 @@ impl Heap {
         }
     }
 
-    fn list(&self, stream: u16) -> Option<&BTreeSet<(u64, u64)>> {
-        self.free.get(usize::from(stream))
-    }
-
     fn enlist(&mut self, addr: u64, piece: Piece) {
-        let index = usize::from(piece.stream);
-        if self.free.len() <= index {
-            self.free.resize_with(index + 1, BTreeSet::new);
-        }
-        self.free[index].insert((piece.len, addr));
+        self.free.entry(piece.stream).or_default().insert((piece.len, addr));
     }
 
     /// Takes a free piece out of its list. It stays a piece.
     fn unlist(&mut self, addr: u64) -> Piece {
         let piece = self.pieces[&addr];
         debug_assert!(!piece.is_live);
-        self.free[usize::from(piece.stream)].remove(&(piece.len, addr));
+        if let Some(list) = self.free.get_mut(&piece.stream) {
+            list.remove(&(piece.len, addr));
+        }
         piece
     }
 }
@@ -220,7 +211,7 @@ mod tests {
                         bytes += n * 8;
                     }
                     1 | 2 => {
-                        let found = heap.best_fit(stream, n).or(heap.ready_fit(stream, n, 50));
+                        let found = heap.best_fit(stream, n).or(heap.best_fit_of_all(n));
                         if let Some(addr) = found {
                             heap.take(addr, n, stream);
                             live.push(addr);

@@ -18,13 +18,24 @@ pub(crate) struct Request {
     pub(crate) now_ns: u64,
 }
 
+/// What the program gives back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Release {
+    /// The block.
+    pub(crate) block: BlockId,
+    /// Nanoseconds since the trace's first event.
+    pub(crate) now_ns: u64,
+    /// Whether another stream still uses it. Never for models that defer frees.
+    pub(crate) is_in_use: bool,
+}
+
 /// An allocator, as far as its memory and its driver calls go. It is told events in their order.
 pub(crate) trait Model {
     /// Serves a request; `None` if there is no memory, after all that the allocator does about it.
     fn allocate(&mut self, driver: &mut Driver, request: Request) -> Option<BlockId>;
 
-    /// Takes a block back that was released on its own stream at `now_ns`.
-    fn release(&mut self, driver: &mut Driver, block: BlockId, now_ns: u64);
+    /// Takes a block back.
+    fn release(&mut self, driver: &mut Driver, release: Release);
 
     /// Gives cached memory back to the driver, as `torch.cuda.empty_cache` does.
     fn release_cached(&mut self, driver: &mut Driver);

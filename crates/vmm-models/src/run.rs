@@ -2,7 +2,7 @@
 
 use crate::costs::Costs;
 use crate::driver::Driver;
-use crate::model::{BlockId, Model, Request};
+use crate::model::{BlockId, Model, Release, Request};
 use crate::policy::Policy;
 use crate::result::ModelResult;
 use std::collections::BTreeSet;
@@ -168,7 +168,7 @@ impl Run {
         if block.is_none() && !self.deferred.is_empty() {
             self.driver.wait();
             for id in std::mem::take(&mut self.deferred) {
-                self.release(id);
+                self.release(id, false);
             }
             block = self.model.allocate(&mut self.driver, request);
         }
@@ -185,7 +185,7 @@ impl Run {
 
     fn request_free(&mut self, id: u32, completes_at_once: bool) {
         if completes_at_once || !self.model.defers_frees() {
-            self.release(id);
+            self.release(id, !completes_at_once);
         } else if self.held[id as usize].is_some() {
             self.deferred.insert(id);
         }
@@ -193,16 +193,17 @@ impl Run {
 
     fn complete_free(&mut self, id: u32) {
         if self.deferred.remove(&id) {
-            self.release(id);
+            self.release(id, false);
         }
     }
 
-    fn release(&mut self, id: u32) {
+    fn release(&mut self, id: u32, is_in_use: bool) {
         // A tensor for which there was no memory is not there.
         if let Some(held) = self.held[id as usize].take() {
             self.requested -= held.requested;
             self.live -= self.model.range(held.block).1;
-            self.model.release(&mut self.driver, held.block, self.now_ns);
+            let release = Release { block: held.block, now_ns: self.now_ns, is_in_use };
+            self.model.release(&mut self.driver, release);
         }
     }
 

@@ -14,7 +14,7 @@
 //! RMM's table has at 54 KiB, off its pattern.
 
 use crate::driver::Driver;
-use crate::model::{BlockId, Model, Request};
+use crate::model::{BlockId, Model, Release, Request};
 use crate::run::GRANULE;
 use std::collections::{BTreeMap, HashMap};
 
@@ -207,7 +207,7 @@ impl Model for Arena {
         Some(addr)
     }
 
-    fn release(&mut self, driver: &mut Driver, block: BlockId, _now_ns: u64) {
+    fn release(&mut self, driver: &mut Driver, Release { block, .. }: Release) {
         let Some((len, stream)) = self.live.remove(&block) else { return };
         if len > SUPERBLOCK {
             driver.wait();

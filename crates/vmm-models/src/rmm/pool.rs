@@ -12,7 +12,7 @@
 
 use crate::driver::{Call, Driver};
 use crate::heap::Heap;
-use crate::model::{BlockId, Model, Request};
+use crate::model::{BlockId, Model, Release, Request};
 use crate::run::GRANULE;
 
 /// What lengths are rounded up to.
@@ -86,7 +86,7 @@ impl Model for Pool {
         Some(addr)
     }
 
-    fn release(&mut self, driver: &mut Driver, block: BlockId, _now_ns: u64) {
+    fn release(&mut self, driver: &mut Driver, Release { block, .. }: Release) {
         driver.charge(Call::Record, 0);
         let stream = self.heap.stream(block);
         self.heap.release(block, stream, 0);

@@ -24,7 +24,7 @@ mod release;
 pub use options::TorchOptions;
 
 use crate::driver::Driver;
-use crate::model::{BlockId, Model, Request};
+use crate::model::{BlockId, Model, Release, Request};
 use blocks::{Block, BlockPool, Blocks, Id, State};
 use options::{LARGE_SEGMENT, MIN_BLOCK, SMALL, segment_len};
 
@@ -159,7 +159,7 @@ impl Model for CachingAllocator {
         Some(id.into())
     }
 
-    fn release(&mut self, _driver: &mut Driver, block: BlockId, _now_ns: u64) {
+    fn release(&mut self, _driver: &mut Driver, Release { block, .. }: Release) {
         let block = id(block);
         self.blocks.leave(block);
         self.blocks.merge(block, State::Free);
