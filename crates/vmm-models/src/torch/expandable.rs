@@ -11,7 +11,8 @@ const SEGMENT_SPAN: u64 = LARGE_SEGMENT << 20;
 
 impl CachingAllocator {
     /// A free block of at least `len` bytes, taken out of its pool, after pages were mapped at the
-    /// lowest address where they make one. `None` beyond the limit or the longest segment; pages mapped until then stay.
+    /// lowest address where they make one. `None` beyond the limit or the longest segment; pages mapped
+    /// until then stay.
     pub(super) fn expand(
         &mut self,
         driver: &mut Driver,
