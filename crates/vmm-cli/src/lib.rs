@@ -1,9 +1,11 @@
 //! The `vmm` command as a library; the binary only calls [`main`].
 //!
 //! `vmm replay` reads traces (`vmm-trace`), replays them (`vmm-replay`) on a device that is chosen
-//! here, and prints a table or JSON. `vmm probe` shows a device. [`options`] is the command line.
+//! here, and prints a table or JSON. `vmm compare` does so beside models of other allocators
+//! (`vmm-models`). `vmm probe` shows a device. [`options`] is the command line.
 #![forbid(unsafe_code)]
 
+mod compare;
 mod device;
 mod exit;
 mod figures;
@@ -16,6 +18,7 @@ mod report;
 mod table;
 mod terminal;
 
+pub use compare::{ComparedPolicy, Manager};
 pub use device::{MockContents, MockTimeline, replay_on_mock};
 pub use exit::Exit;
 pub use terminal::Terminal;
@@ -35,6 +38,7 @@ pub fn main() -> ExitCode {
 pub fn run(options: &Options, terminal: &Terminal) -> Exit {
     match &options.command {
         Command::Replay(options) => replay::run(options, *terminal),
+        Command::Compare(options) => compare::run(options, *terminal),
         Command::Probe(options) => probe::run(options, *terminal),
         Command::Completions { shell } => {
             let mut script = Vec::new();

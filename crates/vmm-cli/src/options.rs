@@ -1,8 +1,10 @@
 //! The command line.
 
+mod compare;
 mod device;
 mod probe;
 
+pub use compare::{CompareOptions, SortOption};
 pub use device::DeviceOption;
 pub use probe::ProbeOptions;
 
@@ -28,6 +30,9 @@ pub enum Command {
     /// Replay recorded memory traces on a pool and report memory and cost
     #[command(after_help = REPLAY_HELP)]
     Replay(ReplayOptions),
+    /// Compare this pool with models of other allocators on recorded memory traces
+    #[command(after_help = compare::HELP)]
+    Compare(CompareOptions),
     /// Show a device: its memory, what its virtual memory can do, and what its calls take
     #[command(after_help = probe::HELP)]
     Probe(ProbeOptions),

@@ -158,7 +158,7 @@ impl Command<'_> {
 }
 
 /// The error and what to do about it, in one line.
-fn advice(error: &ReplayError) -> String {
+pub(crate) fn advice(error: &ReplayError) -> String {
     match error {
         ReplayError::NothingRecorded => {
             format!("{error}; record it anew, with the history switched on before the work starts")

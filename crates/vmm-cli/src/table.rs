@@ -16,6 +16,11 @@ impl Cell {
         Self { text: text.into(), style: AnsiColor::Red.on_default().bold() }
     }
 
+    /// Text that is the best of its kind.
+    pub(crate) fn good(text: impl Into<String>) -> Self {
+        Self { text: text.into(), style: AnsiColor::Green.on_default() }
+    }
+
     /// Text that names something.
     pub(crate) fn heading(text: impl Into<String>) -> Self {
         Self { text: text.into(), style: Style::new().bold() }
