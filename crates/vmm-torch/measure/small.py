@@ -47,20 +47,18 @@ def pairs(torch):
     return found
 
 
-def replacing(torch, lengths, live, count):
-    """The time of one replacement of a random live tensor."""
+def replacing(torch, exponents, live, count, device="cuda"):
+    """The time of one replacement of a random live tensor, of lengths from two to the power of the
+    first exponent to that of the second."""
     rng = random.Random(0)
-    chosen = [
-        rng.choice(lengths) if isinstance(lengths, list) else int(2 ** rng.uniform(*lengths))
-        for _ in range(count)
-    ]
+    lengths = [int(2 ** rng.uniform(*exponents)) for _ in range(live + count)]
     slots = [rng.randrange(live) for _ in range(count)]
-    held = [torch.empty(chosen[n], dtype=torch.uint8, device="cuda") for n in range(live)]
+    held = [torch.empty(n, dtype=torch.uint8, device=device) for n in lengths[:live]]
 
     def replace(count):
         for n in range(count):
             held[slots[n]] = None
-            held[slots[n]] = torch.empty(chosen[n], dtype=torch.uint8, device="cuda")
+            held[slots[n]] = torch.empty(lengths[live + n], dtype=torch.uint8, device=device)
 
     replace(count)
     return median_ns(replace, count, 3)

@@ -221,11 +221,35 @@ void private_pools_route_and_come_back() {
     CHECK(allocator().checkPoolLiveAllocations(0, name, {inside}));
     // One allocation outlives its pool.
     allocator().releasePool(0, name);
-    CHECK(!failure_of([&] { allocator().releasePool(0, name); }).empty());
+    CHECK(allocator().getPoolUseCount(0, name) == 0);
     allocator().emptyCache({0, 0});
     CHECK(memory().release(inside));
     CHECK(memory().release(outside) && memory().release(later));
     CHECK(empties());
+}
+
+bool stream_captures = false;
+
+void a_capture_that_failed_keeps_nothing() {
+    Routes &routes = memory().device(0).routes;
+    routes.is_capturing = [](Stream) { return stream_captures; };
+    c10::MempoolId_t name{9, 0};
+    allocator().beginAllocateToPool(0, name, [](cudaStream_t s) { return s == stream(4); });
+    memory().settle(0);
+    // The capture has not begun yet.
+    CHECK(allocator().getPoolUseCount(0, name) == 1);
+    stream_captures = true;
+    void *inside = memory().allocate(0, 3 << 20, stream(4));
+    memory().settle(0);
+    CHECK(allocator().getPoolUseCount(0, name) == 1);
+    // It fails, and PyTorch says no more about it.
+    stream_captures = false;
+    CHECK(memory().release(inside));
+    std::thread([] { memory().settle(0); }).join();
+    CHECK(allocator().getPoolUseCount(0, name) == 1);
+    CHECK(empties());
+    CHECK(allocator().getPoolUseCount(0, name) == 0 && !routes.any());
+    routes.is_capturing = nullptr;
 }
 
 void threads_do_not_disturb_each_other() {
@@ -283,6 +307,7 @@ int main(int argc, char **argv) {
     a_fraction_is_a_limit();
     snapshots_and_history_show_allocations();
     private_pools_route_and_come_back();
+    a_capture_that_failed_keeps_nothing();
     threads_do_not_disturb_each_other();
     what_is_not_there_says_so();
     std::printf("%d failed\n", failures);

@@ -168,12 +168,14 @@ class Allocator final : public ca::CUDAAllocator {
             memory().empty();
             return;
         }
-        // What a single pool kept becomes everyone's.
-        for (int device = 0; device < memory().device_count(); ++device) {
-            if (memory().pools.find(device) != nullptr) {
-                memory().settle(device);
+        // What a single pool kept becomes everyone's. A destructor calls this.
+        in_destructor([] {
+            for (int device = 0; device < memory().device_count(); ++device) {
+                if (memory().pools.find(device) != nullptr) {
+                    memory().settle(device);
+                }
             }
-        }
+        });
     }
 
     c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
@@ -250,7 +252,9 @@ class Allocator final : public ca::CUDAAllocator {
     }
 
     void releasePool(c10::DeviceIndex device, c10::MempoolId_t name) override {
-        with_routes(device, [&](Routes &routes, vmm_pool_t *) { routes.release(name); });
+        in_destructor([&] {
+            with_routes(device, [&](Routes &routes, vmm_pool_t *) { routes.release(name); });
+        });
     }
 
     int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t name) override {
@@ -404,6 +408,15 @@ class Allocator final : public ca::CUDAAllocator {
     static void *raw(int device, size_t len, cudaStream_t stream) {
         check_length(len);
         return len != 0 ? memory().allocate(device, len, stream) : nullptr;
+    }
+
+    // For what PyTorch calls in destructors, where an exception would end the process.
+    template <typename Body> static void in_destructor(Body body) {
+        try {
+            body();
+        } catch (const std::exception &error) {
+            std::fprintf(stderr, "vmm_torch: %s\n", error.what());
+        }
     }
 
     // A pool is made after those that nobody refers to any more have gone, so that a program which

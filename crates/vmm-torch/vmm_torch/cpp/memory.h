@@ -52,6 +52,9 @@ class Memory {
         std::lock_guard<std::mutex> hold(mutex);
         while (devices_.size() < static_cast<size_t>(count)) {
             devices_.emplace_back();
+            if (pools.settings().device_kind == VMM_DEVICE_CUDA) {
+                devices_.back().routes.is_capturing = &is_capturing;
+            }
         }
         count_.store(count, std::memory_order_release);
     }
@@ -175,6 +178,7 @@ class Memory {
         std::vector<PoolName> names;
         {
             std::lock_guard<std::mutex> hold(mutex);
+            own.routes.drop_failed();
             names = own.routes.unsettled();
         }
         if (names.empty() || !idle(index)) {
@@ -338,7 +342,7 @@ class Memory {
         }
         {
             std::lock_guard<std::mutex> hold(mutex);
-            if (device(index).routes.capturing(is_capturing)) {
+            if (device(index).routes.capturing()) {
                 return false;
             }
         }

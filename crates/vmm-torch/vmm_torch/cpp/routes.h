@@ -4,9 +4,11 @@
 
 #include "pools.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
+#include <thread>
 #include <utility>
 
 struct CUstream_st;
@@ -45,6 +47,9 @@ struct PrivatePool {
 // The private pools of one device. Not for several threads at once, but for `any`.
 class Routes {
   public:
+    // Whether a stream captures a graph; NULL where that cannot be asked.
+    bool (*is_capturing)(Stream) = nullptr;
+
     // Whether an allocation may belong to a private pool at all.
     bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
 
@@ -53,6 +58,7 @@ class Routes {
     PrivatePool *route(Stream stream) {
         for (auto at = underway_.rbegin(); at != underway_.rend(); ++at) {
             if (at->filter(stream)) {
+                at->captured = at->captured || (is_capturing != nullptr && is_capturing(stream));
                 return at->pool;
             }
         }
@@ -102,7 +108,8 @@ class Routes {
                                          "end that before beginning anew");
             }
         }
-        underway_.push_back({use(pool, name), std::move(filter), stream});
+        PrivatePool *target = use(pool, name);
+        underway_.push_back({target, std::move(filter), stream, std::this_thread::get_id(), false});
         count_.store(underway_.size(), std::memory_order_relaxed);
     }
 
@@ -114,7 +121,13 @@ class Routes {
                 return;
             }
         }
-        throw std::runtime_error("vmm_torch: no allocations go to this memory pool");
+        // Its capture failed, and this is the end of it all the same: its user is one again.
+        auto failed = std::find(dropped_.begin(), dropped_.end(), name);
+        if (failed == dropped_.end()) {
+            throw std::runtime_error("vmm_torch: no allocations go to this memory pool");
+        }
+        dropped_.erase(failed);
+        ++find(name)->users;
     }
 
     // A user lets go. The memory stays the pool's until `settle`: a graph that was replayed may
@@ -127,15 +140,30 @@ class Routes {
         --pool->users;
     }
 
-    // Whether one of the streams on which routes began captures a graph. A capture that failed may
-    // have left its route behind.
-    template <typename IsCapturing> bool capturing(IsCapturing is_capturing) const {
+    // Whether one of the streams on which routes began captures a graph.
+    bool capturing() const {
         for (const Route &route : underway_) {
-            if (is_capturing(route.stream)) {
+            if (is_capturing != nullptr && is_capturing(route.stream)) {
                 return true;
             }
         }
         return false;
+    }
+
+    // Ends the routes of captures that failed. PyTorch forgets them: it neither ends such a route nor
+    // releases the pool. A route of this very thread whose capture is over can be none that is just
+    // about to be ended.
+    void drop_failed() {
+        for (auto at = underway_.begin(); at != underway_.end();) {
+            bool over = at->captured && at->thread == std::this_thread::get_id() &&
+                        !is_capturing(at->stream);
+            if (over) {
+                --at->pool->users;
+                dropped_.push_back(at->pool->name);
+            }
+            at = over ? underway_.erase(at) : at + 1;
+        }
+        count_.store(underway_.size(), std::memory_order_relaxed);
     }
 
     // The pools without users, whose memory waits for `settle`.
@@ -157,6 +185,7 @@ class Routes {
             if (at == pools_.end() || at->second->users != 0) {
                 continue;
             }
+            dropped_.erase(std::remove(dropped_.begin(), dropped_.end(), name), dropped_.end());
             if (at->second->id != 0) {
                 lib.private_release(pool, at->second->id);
             }
@@ -200,12 +229,17 @@ class Routes {
         PrivatePool *pool;
         Filter filter;
         Stream stream;
+        std::thread::id thread;
+        // An allocation of it was captured.
+        bool captured;
     };
 
     std::map<PoolName, std::unique_ptr<PrivatePool>> pools_;
     // Given back, with allocations that live on.
     std::vector<std::unique_ptr<PrivatePool>> outlived_;
     std::vector<Route> underway_;
+    // Of failed captures, as long as they have their pool.
+    std::vector<PoolName> dropped_;
     std::atomic<size_t> count_{0};
 };
 
