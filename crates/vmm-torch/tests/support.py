@@ -109,6 +109,20 @@ class GpuTest(unittest.TestCase):
             GpuTest.broken_by = self.id()
             raise
 
+    def check_reserved(self, before, most):
+        """Checks that no more than `most` bytes are reserved beyond `before`; shows by whom."""
+        reserved = self.torch.cuda.memory_reserved()
+        if reserved - before > most:
+            of_pools = {}
+            for segment in self.torch.cuda.memory_snapshot():
+                sizes = of_pools.setdefault(tuple(segment["segment_pool_id"]), [0, 0])
+                sizes[0] += segment["total_size"]
+                sizes[1] += segment["allocated_size"]
+            self.fail(
+                f"{reserved} bytes are reserved, {before} before; of each pool mapped and live "
+                f"{of_pools}; {vmm_torch.stats()}"
+            )
+
     def live(self):
         """Bytes in tensors beyond those of before the test."""
         return self.torch.cuda.memory_allocated() - self.before

@@ -69,7 +69,7 @@ class MemPools(support.GpuTest):
         del again, eager, pool
         gc.collect()
         torch.cuda.empty_cache()
-        self.assertLess(torch.cuda.memory_reserved() - self.before, 100 * MIB)
+        self.check_reserved(self.before, 100 * MIB)
 
     def test_only_the_own_thread_is_sent_there(self):
         torch = self.torch
