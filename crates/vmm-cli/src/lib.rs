@@ -1,14 +1,17 @@
 //! The `vmm` command as a library; the binary only calls [`main`].
 //!
 //! `vmm replay` reads traces (`vmm-trace`), replays them (`vmm-replay`) on a device that is chosen
-//! here, and prints a table or JSON. `vmm probe` shows a device. [`options`] is the command line.
+//! here, and prints a table or JSON. `vmm inspect` says where a recorded program's memory went
+//! (`vmm-report`). `vmm probe` shows a device. [`options`] is the command line.
 #![forbid(unsafe_code)]
 
 mod device;
 mod exit;
 mod figures;
 mod inputs;
+mod inspect;
 pub mod options;
+mod policies;
 mod probe;
 mod progress;
 mod replay;
@@ -35,6 +38,7 @@ pub fn main() -> ExitCode {
 pub fn run(options: &Options, terminal: &Terminal) -> Exit {
     match &options.command {
         Command::Replay(options) => replay::run(options, *terminal),
+        Command::Inspect(options) => inspect::run(options, *terminal),
         Command::Probe(options) => probe::run(options, *terminal),
         Command::Completions { shell } => {
             let mut script = Vec::new();

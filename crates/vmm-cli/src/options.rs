@@ -1,9 +1,11 @@
 //! The command line.
 
 mod device;
+mod inspect;
 mod probe;
 
 pub use device::DeviceOption;
+pub use inspect::InspectOptions;
 pub use probe::ProbeOptions;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -28,6 +30,9 @@ pub enum Command {
     /// Replay recorded memory traces on a pool and report memory and cost
     #[command(after_help = REPLAY_HELP)]
     Replay(ReplayOptions),
+    /// Say what a recorded program did with its memory, and why it ran out
+    #[command(after_help = inspect::HELP)]
+    Inspect(InspectOptions),
     /// Show a device: its memory, what its virtual memory can do, and what its calls take
     #[command(after_help = probe::HELP)]
     Probe(ProbeOptions),

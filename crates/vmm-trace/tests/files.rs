@@ -299,7 +299,7 @@ fn addresses_and_stacks_are_told() {
     let files = Files::new();
     let path = files.put("s.pickle", &bytes_of(&sample(), Protocol::Four));
     let seen = inspect_file(&path, &mut |_| ()).expect("reads");
-    let details = &seen.details[0];
+    let details = &seen.details[1];
     let at = |offset| BASE + offset;
     assert_eq!(details.addresses, [at(0), at(512), at(1024)]);
     assert_eq!(details.stacks, [Some(0), None, None]);
@@ -308,6 +308,6 @@ fn addresses_and_stacks_are_told() {
     assert_eq!(seen.stacks.len(), 1);
     let segment = details.segments[0];
     assert_eq!((segment.address, segment.is_mapping), (BASE, false));
-    assert_eq!(seen.trace.devices[0].pools[usize::from(segment.pool)], (0, 0));
+    assert_eq!(seen.trace.devices[1].pools[usize::from(segment.pool)], (0, 0));
     assert_eq!((details.ooms.len(), details.ooms[0].stack), (1, None));
 }
