@@ -18,11 +18,14 @@ pub struct Moment {
     pub time_us: u64,
     /// Bytes that the program had asked for and not got rid of.
     pub held_bytes: u64,
-    /// Where the reserved bytes are, seen by `next`, or by a request like it where there is none.
+    /// Where the reserved bytes are, seen by `judged_by`.
     pub causes: Causes,
+    /// The next request, not small, that made the allocator take more memory; after the last of
+    /// them that one, and at a failure what failed.
+    pub judged_by: Wanted,
     /// The longest free range, whoever may use it.
     pub largest_free_bytes: u64,
-    /// The longest request like `next` that free memory could serve now: of its stream, pool and
+    /// The longest request like `judged_by` that free memory could serve now: of its stream, pool and
     /// size class.
     pub largest_servable_bytes: u64,
     /// The request that would fail next if the device gave nothing more; `None` if all that the
@@ -67,7 +70,7 @@ impl Moment {
     ) -> Self {
         let heap = &walk.heap;
         let next = references.next_miss(count).or_else(|| last_that_fails(recorded, heap, count));
-        let reference = next.unwrap_or_else(|| references.after(count));
+        let reference = references.after(count);
         let longest = |serves: &dyn Fn(Kind) -> bool| {
             let lens = heap.holes().filter(|&(_, kind)| serves(kind));
             lens.map(|(range, _)| range.end - range.start).max().unwrap_or(0)
@@ -79,6 +82,7 @@ impl Moment {
             time_us: time_after(recorded, count),
             held_bytes: heap.totals().held,
             causes: Causes::of(heap, &reference),
+            judged_by: Wanted::new(&reference, names),
             largest_free_bytes: longest(&|_| true),
             largest_servable_bytes: longest(&|kind| kind == reference.kind),
             next: next.map(|request| Wanted::new(&request, names)),

@@ -87,8 +87,13 @@ impl<'a> Recorded<'a> {
 
     /// What memory may serve a request.
     pub(crate) fn kind_of(&self, len: u64, stream: u16, pool: u16) -> Kind {
+        self.kind(stream, pool, len <= SMALL)
+    }
+
+    /// The kind of memory, as far as the allocator tells kinds apart.
+    fn kind(&self, stream: u16, pool: u16, is_small: bool) -> Kind {
         match self.allocator {
-            Allocator::PyTorch => Kind { stream, pool, is_small: len <= SMALL },
+            Allocator::PyTorch => Kind { stream, pool, is_small },
             Allocator::Vmm | Allocator::Unknown => Kind { stream: 0, pool, is_small: false },
         }
     }
@@ -211,11 +216,7 @@ impl Walk<'_> {
             None if place.is_mapping => !len.is_multiple_of(LARGE_STEP),
             None => len == SMALL_SEGMENT,
         };
-        Kind {
-            stream: place.stream,
-            pool: place.pool,
-            is_small: is_small && self.recorded.allocator == Allocator::PyTorch,
-        }
+        self.recorded.kind(place.stream, place.pool, is_small)
     }
 
     /// Rebuilds what was there before the first event: from the final segments back over all that
@@ -224,8 +225,7 @@ impl Walk<'_> {
         let Recorded { trace, details, .. } = self.recorded;
         let mut back = Heap::default();
         for segment in &trace.end_segments {
-            let kind =
-                Kind { stream: segment.stream, pool: segment.pool, is_small: segment.is_small };
+            let kind = self.recorded.kind(segment.stream, segment.pool, segment.is_small);
             let range = segment.address..segment.address + segment.total_size;
             back.grow(range, kind, segment.is_expandable);
         }

@@ -32,6 +32,7 @@ pub fn time(us: u64) -> String {
 #[must_use]
 pub fn percent(share: f64) -> String {
     match share * 100.0 {
+        p if p > 0.0 && p < 0.05 => "<0.1 %".to_owned(),
         p if p == 0.0 || p >= 9.95 => format!("{p:.0} %"),
         p => format!("{p:.1} %"),
     }
@@ -55,7 +56,7 @@ mod tests {
             ["0 bytes", "1 byte", "1023 bytes", "1.50 KiB", "95.0 MiB", "5.30 GiB", "3.00 TiB"]
         );
         assert_eq!([7, 1_500, 12_340_000].map(time), ["7 µs", "1.50 ms", "12.34 s"]);
-        assert_eq!([0.0, 0.0123, 0.5].map(percent), ["0 %", "1.2 %", "50 %"]);
+        assert_eq!([0.0, 1e-5, 0.0123, 0.5].map(percent), ["0 %", "<0.1 %", "1.2 %", "50 %"]);
         assert_eq!(count(1, "tensor") + &count(2, "tensor"), "1 tensor2 tensors");
     }
 }

@@ -143,7 +143,12 @@ pub(crate) fn time_after(recorded: &Recorded<'_>, count: usize) -> u64 {
 /// For each moment the request that fragmentation is judged by.
 #[derive(Debug)]
 pub(crate) struct References {
+    /// As [`Recorded::misses`].
     misses: Vec<(usize, Request)>,
+    /// Those of them that are not small. Small segments are short, so what a small request cannot
+    /// have is nearly all memory, and says little.
+    large: Vec<(usize, Request)>,
+    /// For traces without a miss.
     fallback: Request,
 }
 
@@ -160,20 +165,32 @@ impl References {
         let starts = starts.map(|t| recorded.request(t.id, t.len, t.stream, t.pool));
         let largest = requests.chain(starts).max_by_key(|request| request.len);
         let none = Request { len: 1, kind: recorded.kind_of(1, 0, 0), stack: None };
-        let last = misses.last().map(|&(_, request)| request);
-        Self { misses, fallback: last.or(largest).unwrap_or(none) }
+        let large = misses.iter().copied().filter(|(_, miss)| !miss.kind.is_small).collect();
+        Self { misses, large, fallback: largest.unwrap_or(none) }
     }
 
-    /// The first request that needs new memory after so many events: that is where free memory of
-    /// no use begins to matter. After the last such request it is the last one, for want of a later
-    /// one; where there was none, the largest of all.
+    /// The request that fragmentation after so many events is judged by: the next one, not small,
+    /// that needs new memory, for there free memory of no use begins to matter. After the last such
+    /// request it is that one; where there is none, the largest of all. A failure that comes next
+    /// is judged by what failed, however small.
     pub(crate) fn after(&self, count: usize) -> Request {
-        self.next_miss(count).unwrap_or(self.fallback)
+        if let Some((index, request)) = self.miss(count)
+            && index == count
+        {
+            return request;
+        }
+        let at = self.large.partition_point(|&(index, _)| index < count);
+        let found = self.large.get(at).or(self.large.last()).map(|&(_, request)| request);
+        found.unwrap_or(self.fallback)
     }
 
     /// The first request after so many events that the recorded allocator needed new memory for.
     pub(crate) fn next_miss(&self, count: usize) -> Option<Request> {
+        self.miss(count).map(|(_, request)| request)
+    }
+
+    fn miss(&self, count: usize) -> Option<(usize, Request)> {
         let at = self.misses.partition_point(|&(index, _)| index < count);
-        self.misses.get(at).map(|&(_, request)| request)
+        self.misses.get(at).copied()
     }
 }

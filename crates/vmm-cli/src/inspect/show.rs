@@ -4,7 +4,7 @@ use crate::table::{Cell, Table};
 use anstyle::{AnsiColor, Style};
 use std::fmt::Write as _;
 use vmm_report::text::{bytes, count, percent, time};
-use vmm_report::{Allocator, Inspection, Level, Moment, OutOfMemory, PolicyRow};
+use vmm_report::{Allocator, Inspection, Level, Moment, OutOfMemory, PolicyRow, Wanted};
 
 /// Rows of a list; what comes after these is summed up.
 const MOST_ROWS: usize = 12;
@@ -58,6 +58,11 @@ fn failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
         bytes(moment.causes.reserved),
     );
     line
+}
+
+fn request(wanted: &Wanted) -> String {
+    let asker = wanted.owner.as_ref().map_or_else(String::new, |owner| format!(" by {owner}"));
+    format!("{} on stream {}{asker}", bytes(wanted.bytes), wanted.stream)
 }
 
 struct Page {
@@ -181,7 +186,12 @@ impl Page {
         moments.extend(
             inspection.reserved_peak.as_ref().map(|m| ("at the peak of what was reserved", m)),
         );
-        moments.push(("at the end", &inspection.end));
+        let end = &inspection.end;
+        // After a program has let go of everything, all memory is free and its state says little.
+        let end_counts = end.held_bytes >= end.causes.reserved / 4;
+        if end_counts {
+            moments.push(("at the end", end));
+        }
         for (when, moment) in moments {
             let level = moment.causes.level();
             let word = self.level(level);
@@ -190,6 +200,13 @@ impl Page {
             self.text.truncate(self.text.trim_end().len());
             let _ = writeln!(self.text, " {word}, {share}");
             self.causes(moment);
+        }
+        if !end_counts {
+            self.line(&format!(
+                "at the end {} of {} reserved were in use",
+                bytes(end.held_bytes),
+                bytes(end.causes.reserved)
+            ));
         }
     }
 
@@ -219,17 +236,14 @@ impl Page {
         table.push(vec![Cell::heading("reserved"), bytes(causes.reserved).into()]);
         self.table(&table);
         let mut line = format!(
-            "largest block that free memory can serve: {}",
+            "judged by a request of {}; the largest like it that free memory can serve: {}",
+            request(&moment.judged_by),
             bytes(moment.largest_servable_bytes)
         );
         match &moment.next {
             None => line.push_str("; what the program asked for lately would all be served"),
             Some(next) => {
-                let _ = write!(line, "; would fail next: {}", bytes(next.bytes));
-                let _ = write!(line, " on stream {}", next.stream);
-                if let Some(owner) = &next.owner {
-                    let _ = write!(line, ", asked for by {owner}");
-                }
+                let _ = write!(line, "; would fail next: {}", request(next));
             }
         }
         self.line(&line);
