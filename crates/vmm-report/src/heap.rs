@@ -109,7 +109,7 @@ impl Heap {
     pub(crate) fn grow(&mut self, range: Range<u64>, kind: Kind, grows: bool) {
         let taken: Vec<Range<u64>> = self.areas_within(&range);
         let mut start = range.start;
-        for other in taken.into_iter().chain([range.end..range.end]) {
+        for other in taken.into_iter().chain(std::iter::once(range.end..range.end)) {
             if start < other.start {
                 self.add_area(start..other.start, kind, grows);
             }

@@ -106,10 +106,8 @@ impl<'a> Recorded<'a> {
         for (index, event) in self.trace.events.iter().enumerate() {
             match event.kind {
                 EventKind::SegmentAlloc { .. } => grew = true,
-                EventKind::Alloc { id, len, stream, pool } => {
-                    if std::mem::take(&mut grew) {
-                        misses.push((index, self.request(id, len, stream, pool)));
-                    }
+                EventKind::Alloc { id, len, stream, pool } if std::mem::take(&mut grew) => {
+                    misses.push((index, self.request(id, len, stream, pool)));
                 }
                 EventKind::Oom { len, .. } => {
                     if let Some(place) = ooms.next() {

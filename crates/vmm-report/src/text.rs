@@ -17,6 +17,32 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
+/// Bytes at the mark of an axis: a power of two times a small number.
+pub(crate) fn bytes_short(amount: u64) -> String {
+    const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = UNITS.iter().find(|(shift, _)| amount >= 1 << shift);
+    match unit {
+        Some((shift, name)) if amount.trailing_zeros() >= *shift => {
+            format!("{} {name}", amount >> shift)
+        }
+        Some(_) => bytes(amount),
+        None => amount.to_string(),
+    }
+}
+
+/// A time at the mark of an axis.
+pub(crate) fn time_short(us: u64) -> String {
+    match us {
+        0 => "0".to_owned(),
+        us if us.is_multiple_of(1_000_000) => format!("{} s", us / 1_000_000),
+        us if us.is_multiple_of(100_000) && us > 1_000_000 => {
+            format!("{}.{} s", us / 1_000_000, us / 100_000 % 10)
+        }
+        us if us.is_multiple_of(1_000) => format!("{} ms", us / 1_000),
+        us => format!("{us} µs"),
+    }
+}
+
 /// A time since the start of a recording.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "shown with four digits")]
