@@ -213,8 +213,12 @@ impl Stops {
 
 /// Settings that say something: the long list of zeros that every file has is left out.
 fn in_force(settings: &[(String, String)]) -> Vec<(String, String)> {
-    let says_something = |(_, value): &&(String, String)| {
-        !matches!(value.as_str(), "" | "0" | "0.0" | "-1" | "False" | "None")
+    let says_something = |(key, value): &&(String, String)| match (key.as_str(), value.as_str()) {
+        // Whether it is on or off, it explains what is seen.
+        ("expandable_segments", _) => true,
+        // The default.
+        ("pinned_num_register_threads", "1") => false,
+        (_, value) => !matches!(value, "" | "0" | "0.0" | "-1" | "False" | "None"),
     };
     settings.iter().filter(says_something).cloned().collect()
 }

@@ -55,11 +55,15 @@ fn line(
     of: impl Fn(&Stretch) -> Span,
 ) {
     let per_point = stretches.len().div_ceil(MOST_POINTS / 2).max(1);
+    let mut before = None;
     let points = stretches.chunks(per_point).flat_map(|part| {
         let x = plot.x(part[0].time_us);
+        let last = part.last().map_or(0, |s| of(s).high);
+        // As steps: between two events nothing changes.
+        let y = before.replace(plot.y(last));
         let low = part.iter().map(|s| of(s).low).min().unwrap_or(0);
         let high = part.iter().map(|s| of(s).high).max().unwrap_or(0);
-        [(x, plot.y(low)), (x, plot.y(high))]
+        [(x, y.unwrap_or(plot.y(low))), (x, plot.y(low)), (x, plot.y(high)), (x, plot.y(last))]
     });
     svg.path(class, points);
 }
@@ -97,9 +101,15 @@ pub(super) fn causes(picture: &Picture) -> Option<Figure> {
             (sample.time_us, sums)
         })
         .collect();
+    let sums = &sums;
     for (index, (class, _)) in LAYERS.iter().enumerate() {
+        // As steps: between two moments nothing is known to change.
         let along = |level: usize| {
-            sums.iter().map(move |(time, sums)| (plot.x(*time), plot.y(sums[level])))
+            sums.iter().enumerate().flat_map(move |(at, (time, levels))| {
+                let end = sums.get(at + 1).map_or(plot.end(), |(time, _)| plot.x(*time));
+                let y = plot.y(levels[level]);
+                [(plot.x(*time), y), (end, y)]
+            })
         };
         svg.path(class, along(index).chain(along(index + 1).collect::<Vec<_>>().into_iter().rev()));
     }

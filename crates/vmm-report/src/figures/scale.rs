@@ -31,6 +31,11 @@ impl Plot {
         LEFT + (WIDTH - LEFT - RIGHT) * (time_us as f64 / self.duration).min(1.0)
     }
 
+    /// The right end.
+    pub(super) fn end(&self) -> f64 {
+        WIDTH - RIGHT
+    }
+
     pub(super) fn y(&self, bytes: u64) -> f64 {
         TOP + (self.height - TOP - BOTTOM) * (1.0 - (bytes as f64 / self.most).min(1.0))
     }

@@ -29,10 +29,13 @@ pub fn html(title: &str, pictures: &[Picture]) -> String {
     // Inside of a script only this could end it.
     let data = serde_json::to_string(&data).expect("numbers and strings").replace('<', "\\u003c");
     let title = escaped(title);
-    // The icon is empty, or the browser would ask the server for one.
+    // The icon is empty, or the browser would ask the server for one. The policy makes sure that
+    // nothing is ever loaded, whatever the names in a file try.
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+         img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\
          <link rel=\"icon\" href=\"data:,\"><title>{title}</title><style>{CSS}</style></head>\n\
          <body><header><h1>{title}</h1><button id=\"theme\" type=\"button\">light / dark</button>\
          </header><main>{body}</main><div class=\"tip\" id=\"tip\" hidden></div>\n\
@@ -90,7 +93,12 @@ fn device(body: &mut String, index: usize, picture: &Picture) {
         canvas(body, index, "map", "Addresses over time, gaps left out", &names, 360);
         let title =
             format!("What lay where at the peak, {}", crate::text::time(picture.state.time_us));
-        canvas(body, index, "peak", &title, &[("free", "free"), ("fenced", "still in use")], 380);
+        let names = [
+            ("in-use", "in use, a colour for each owner"),
+            ("fenced", "released, still in use by a stream"),
+            ("free", "free"),
+        ];
+        canvas(body, index, "peak", &title, &names, 380);
         if picture.state.left_out > 0 {
             let _ = write!(
                 body,

@@ -18,7 +18,9 @@ fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String
     let mut row = |cells: &mut dyn Iterator<Item = &str>, tag: &str| {
         text.push_str("<tr>");
         // Writing to a string cannot fail.
-        cells.for_each(|cell| drop(write!(text, "<{tag}>{cell}</{tag}>")));
+        for cell in cells {
+            let _ = write!(text, "<{tag}>{cell}</{tag}>");
+        }
         text.push_str("</tr>");
     };
     if !header.is_empty() {

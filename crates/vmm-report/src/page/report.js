@@ -37,10 +37,10 @@ function after(t, value) {
   return low;
 }
 
-// Least and most of ever more points: a view of any width reads a few thousand of them.
+// Least and most of ever more points: a view of any width reads a few hundred of them.
 function pyramid(t, v, lanes) {
   const levels = [{ t, v }];
-  while (levels[levels.length - 1].t.length > 2048) {
+  while (levels[levels.length - 1].t.length > 256) {
     const below = levels[levels.length - 1], count = below.t.length >> 1;
     const up = { t: new Float64Array(count), v: new Float32Array(count * lanes) };
     for (let i = 0; i < count; i++) {
@@ -241,12 +241,12 @@ class Chart {
     for (let i = from; i < to; i++) { let sum = 0; for (let k = 0; k < 7; k++) sum += v[i * 7 + k]; most = Math.max(most, sum); }
     this.axes(most * MIB);
     CAUSES.forEach(([name], k) => {
+      // As steps: between two moments nothing is known to change.
       g.fillStyle = color(name); g.beginPath();
-      for (let i = from; i < to; i++) g.lineTo(this.x(t[i]), this.y(sums[i - from] * MIB));
-      g.lineTo(this.x(device.t1), this.y((sums[sums.length - 1] || 0) * MIB));
+      const edge = i => this.y(sums[i - from] * MIB), end = i => this.x(i + 1 < to ? t[i + 1] : device.t1);
+      for (let i = from; i < to; i++) { g.lineTo(this.x(t[i]), edge(i)); g.lineTo(end(i), edge(i)); }
       for (let i = from; i < to; i++) sums[i - from] += v[i * 7 + k];
-      g.lineTo(this.x(device.t1), this.y((sums[sums.length - 1] || 0) * MIB));
-      for (let i = to - 1; i >= from; i--) g.lineTo(this.x(t[i]), this.y(sums[i - from] * MIB));
+      for (let i = to - 1; i >= from; i--) { g.lineTo(end(i), edge(i)); g.lineTo(this.x(t[i]), edge(i)); }
       g.fill();
     });
     g.restore();
