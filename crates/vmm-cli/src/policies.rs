@@ -55,6 +55,8 @@ fn pool_row(name: &str, trace: &DeviceTrace, shows_progress: bool) -> Option<Pol
     };
     let free = ReplaySettings { curve_samples: Some(CURVE_SAMPLES), ..ReplaySettings::default() };
     let result = replay(format!("replaying {name}"), &free).ok()?;
+    // A limit in bytes is what a multiple came to on the device.
+    let mut budget = None;
     let found = smallest_multiple(|multiple| {
         let settings = ReplaySettings {
             limit: Some(Amount::OfPeak(multiple)),
@@ -62,16 +64,15 @@ fn pool_row(name: &str, trace: &DeviceTrace, shows_progress: bool) -> Option<Pol
             ..ReplaySettings::default()
         };
         match replay(format!("{name} at {multiple:.3}x"), &settings) {
-            Ok(result) => Ok(result.failures == 0),
-            Err(ReplayError::LimitBelowAllocation { .. }) => Ok(false),
+            Ok(result) if result.failures == 0 => {
+                budget = budget.into_iter().chain(result.limit_bytes).min();
+                Ok(true)
+            }
+            Ok(_) | Err(ReplayError::LimitBelowAllocation { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     });
-    let granule = 2 << 20;
-    let budget = found
-        .ok()
-        .flatten()
-        .map(|multiple| Amount::OfPeak(multiple).resolve(result.peak_requested_bytes, granule));
+    let budget = budget.filter(|_| matches!(found, Ok(Some(_))));
     Some(row_of(&result, budget))
 }
 

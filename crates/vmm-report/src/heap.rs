@@ -232,22 +232,20 @@ impl Heap {
         }
     }
 
-    /// Makes a range of one area free, and joins it with the holes beside it.
+    /// Makes a range of one area free, and joins it with the holes beside it. Where entries contradict
+    /// each other a part of it may be free already.
     fn add_hole(&mut self, range: Range<u64>) {
-        let Some((&area_start, area)) = self.areas.range(..=range.start).next_back() else {
+        let Some((&area_start, &area)) = self.areas.range(..=range.start).next_back() else {
             return;
         };
         let (mut start, mut end) = (range.start, range.end);
-        if let Some((&left, hole)) = self.holes.range(..start).next_back()
-            && hole.end == start
-            && left >= area_start
+        while let Some((&other, &hole)) =
+            self.holes.range(area_start..=end.min(area.end - 1)).next_back()
+            && hole.end >= start
         {
-            start = left;
-        }
-        if end < area.end
-            && let Some(right) = self.holes.remove(&end)
-        {
-            end = right.end;
+            self.holes.remove(&other);
+            start = start.min(other);
+            end = end.max(hole.end);
         }
         self.holes.insert(start, Hole { end, kind: area.kind });
     }
@@ -326,5 +324,39 @@ mod tests {
         check(&heap, &[]);
         heap.complete_free(7);
         assert_eq!(heap.totals(), Totals::default());
+    }
+
+    #[test]
+    fn entries_that_contradict_each_other_break_nothing() {
+        let mut seed = 1u64;
+        let mut next = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % below
+        };
+        let mut heap = Heap::default();
+        for step in 0..20_000 {
+            let (start, len, id) = (next(64) * 512, (1 + next(20)) * 512, next(40));
+            let id = u32::try_from(id).expect("below 40");
+            let kind = Kind { stream: 0, pool: u16::from(next(2) == 0), is_small: next(2) == 0 };
+            match next(5) {
+                0 => heap.grow(start..start + len, kind, next(2) == 0),
+                1 => heap.shrink(start..start + len),
+                2 if !heap.blocks.contains_key(&id) => heap.place(id, start, len - 100, None),
+                3 => heap.request_free(id),
+                _ => heap.complete_free(id),
+            }
+            let areas: Vec<_> = heap.areas().collect();
+            assert!(areas.windows(2).all(|two| two[0].0.end <= two[1].0.start), "step {step}");
+            let reserved: u64 = areas.iter().map(|(range, _)| range.end - range.start).sum();
+            assert_eq!(heap.totals().reserved, reserved, "step {step}");
+            let holes: Vec<_> = heap.holes().collect();
+            assert!(holes.windows(2).all(|two| two[0].0.end <= two[1].0.start), "step {step}");
+            for (hole, kind) in holes {
+                let inside = areas.iter().any(|(area, of)| {
+                    area.start <= hole.start && hole.end <= area.end && *of == kind
+                });
+                assert!(inside && hole.start < hole.end, "step {step}: {hole:?}");
+            }
+        }
     }
 }

@@ -172,6 +172,13 @@ impl Inspection {
         }
     }
 
+    /// The most that the program would have held, had its failed requests been served.
+    #[must_use]
+    pub fn needed_bytes(&self) -> u64 {
+        let failed = self.ooms.iter().map(|oom| oom.moment.held_bytes + oom.wanted.bytes);
+        failed.fold(self.peak_requested_bytes, u64::max)
+    }
+
     /// The value of a setting that is in force.
     #[must_use]
     pub fn setting(&self, key: &str) -> Option<&str> {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use vmm_trace::EventKind;
 
-use crate::fragmentation::Causes;
+use crate::fragmentation::{Causes, Level};
 use crate::heap::{Heap, Kind};
 use crate::owners::{Names, Owner, owners};
 use crate::recorded::{Recorded, Request, Walk};
@@ -20,6 +20,10 @@ pub struct Moment {
     pub held_bytes: u64,
     /// Where the reserved bytes are, seen by `judged_by`.
     pub causes: Causes,
+    /// [`Causes::share`] of these.
+    pub fragmentation: f64,
+    /// How bad that is.
+    pub level: Level,
     /// The next request, not small, that made the allocator take more memory; after the last of
     /// them that one, and at a failure what failed.
     pub judged_by: Wanted,
@@ -77,11 +81,14 @@ impl Moment {
         };
         let tensors =
             heap.blocks().map(|(id, block)| (block.len, recorded.details.stacks[id as usize]));
+        let causes = Causes::of(heap, &reference);
         Self {
             events: count,
             time_us: time_after(recorded, count),
             held_bytes: heap.totals().held,
-            causes: Causes::of(heap, &reference),
+            causes,
+            fragmentation: causes.share(),
+            level: causes.level(),
             judged_by: Wanted::new(&reference, names),
             largest_free_bytes: longest(&|_| true),
             largest_servable_bytes: longest(&|kind| kind == reference.kind),

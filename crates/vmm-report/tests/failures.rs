@@ -9,7 +9,7 @@ use vmm_trace::{Action, Block, BlockState, DetailedTrace, inspect_file};
 const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
 
-/// A program under the rules of PyTorch, on one stream.
+/// A program under the rules of `PyTorch`, on one stream.
 #[derive(Default)]
 struct Program {
     entries: Vec<Entry>,

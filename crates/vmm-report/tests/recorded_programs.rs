@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use vmm_report::{Inspection, Recorded, Timeline};
+use vmm_report::{Inspection, Picture, PngError, Recorded, Timeline, figures, png};
 use vmm_trace::{BlockState, inspect_file};
 
 /// The traces of the repository, and further ones where they lie beside the checkout.
@@ -61,6 +61,29 @@ fn causes_add_up_at_every_sample() {
             assert_eq!(most, Some(recorded.trace.peak_requested_bytes()));
             let most = timeline.stretches.iter().map(|s| s.reserved.high).max();
             assert_eq!(most, Some(recorded.trace.recorded_peak_reserved_bytes()));
+        }
+    }
+}
+
+/// Every figure is well-formed, has something in it, and becomes pixels.
+#[test]
+fn figures_are_drawn() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/frag_grow.pickle.gz");
+    let file = inspect_file(&path, &mut |_| ()).expect("reads");
+    let picture = Picture::new(&file, 0, Vec::new(), Some(8 << 30));
+    let figures = figures(&picture);
+    let names: Vec<_> = figures.iter().map(|figure| figure.name).collect();
+    assert_eq!(names, ["memory", "causes", "map", "peak"], "no policies were replayed");
+    for figure in figures {
+        let document = figure.document();
+        assert!(document.len() > 10_000, "{}", figure.name);
+        match png(&document) {
+            Ok(pixels) => {
+                assert!(pixels.starts_with(b"\x89PNG"));
+                assert!(pixels.len() > 5_000, "{} is nearly blank", figure.name);
+            }
+            Err(PngError::NoFonts) => println!("skipped: figures_are_drawn, PNG: no fonts"),
+            Err(error) => panic!("{}: {error}", figure.name),
         }
     }
 }

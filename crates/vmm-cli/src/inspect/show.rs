@@ -25,7 +25,7 @@ pub(crate) fn text(inspection: &Inspection, coloured: bool) -> String {
     page.owners(&inspection.peak);
     page.fragmentation(inspection);
     page.growths(inspection);
-    page.policies(&inspection.policies, inspection.peak_requested_bytes);
+    page.policies(&inspection.policies, inspection.needed_bytes());
     page.settings(inspection);
     page.heading("advice");
     for advice in &inspection.advice {
@@ -193,9 +193,9 @@ impl Page {
             moments.push(("at the end", end));
         }
         for (when, moment) in moments {
-            let level = moment.causes.level();
+            let level = moment.level;
             let word = self.level(level);
-            let share = percent(moment.causes.share());
+            let share = percent(moment.fragmentation);
             self.heading(&format!("fragmentation {when} ({}): ", time(moment.time_us)));
             self.text.truncate(self.text.trim_end().len());
             let _ = writeln!(self.text, " {word}, {share}");

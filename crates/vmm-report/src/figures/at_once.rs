@@ -61,7 +61,7 @@ pub(super) fn state(picture: &Picture) -> Option<Figure> {
 #[expect(clippy::cast_precision_loss, reason = "pixels need no 53 bits")]
 pub(crate) fn policies(picture: &Picture) -> Option<Figure> {
     let inspection = &picture.inspection;
-    let mut bars = vec![("k-requested", "needed".to_owned(), inspection.peak_requested_bytes)];
+    let mut bars = vec![("k-requested", "needed".to_owned(), inspection.needed_bytes())];
     for row in &inspection.policies {
         if let Some(peak) = row.peak_reserved_bytes {
             bars.push(("k-reserved", format!("{}: reserved", row.policy), peak));
@@ -77,7 +77,7 @@ pub(crate) fn policies(picture: &Picture) -> Option<Figure> {
     let most = bars.iter().map(|&(.., size)| size).max()?.max(1);
     let mut svg = Svg::new(WIDTH, 40.0 + 28.0 * bars.len() as f64);
     svg.text("title", Anchor::Start, LEFT, 20.0, &title);
-    let needed = inspection.peak_requested_bytes.max(1) as f64;
+    let needed = inspection.needed_bytes().max(1) as f64;
     for (index, (class, name, size)) in bars.iter().enumerate() {
         let y = 36.0 + 28.0 * index as f64;
         let w = 480.0 * *size as f64 / most as f64;

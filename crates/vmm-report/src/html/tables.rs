@@ -58,8 +58,8 @@ pub(super) fn ranks(pictures: &[Picture]) -> String {
 }
 
 fn level(moment: &Moment) -> String {
-    let level = moment.causes.level().name();
-    let share = percent(moment.causes.share());
+    let level = moment.level.name();
+    let share = percent(moment.fragmentation);
     format!("<span class=\"level {level}\">{level}</span> {share}")
 }
 

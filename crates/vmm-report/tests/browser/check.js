@@ -29,16 +29,16 @@ addEventListener("load", () => {
     press("in"); seen.zoomed = [device.t0, device.t1];
     press("right"); seen.moved = [device.t0, device.t1];
     await frame();
-    seen.zoomedSmall = small(canvases[0]);
+    seen.zoomedSmall = small(canvases[1]);
     press("all"); seen.again = [device.t0, device.t1];
     canvases[0].dispatchEvent(new WheelEvent("wheel", { deltaY: -300, ctrlKey: true, cancelable: true }));
     seen.wheel = [device.t0, device.t1];
     canvases[0].dispatchEvent(new KeyboardEvent("keydown", { key: "0", cancelable: true }));
     seen.key = [device.t0, device.t1];
     await frame();
-    seen.againSmall = small(canvases[0]);
+    seen.againSmall = small(canvases[1]);
     document.getElementById("theme").click(); await frame();
-    seen.otherTheme = small(canvases[0]);
+    seen.otherTheme = small(canvases[1]);
     const tabs = [...document.querySelectorAll("[role=tab]")];
     if (tabs.length > 1) {
       tabs[1].click(); await frame();
