@@ -35,6 +35,7 @@ fn recorded_row(recorded: &Recorded<'_>) -> Option<PolicyRow> {
     };
     (peak > 0).then(|| PolicyRow {
         policy: policy.to_owned(),
+        failures: recorded.details.ooms.len(),
         peak_reserved_bytes: Some(peak),
         smallest_budget_bytes: None,
         driver_calls: None,
@@ -79,6 +80,7 @@ fn pool_row(name: &str, trace: &DeviceTrace, shows_progress: bool) -> Option<Pol
 fn row_of(result: &ReplayResult, smallest_budget_bytes: Option<u64>) -> PolicyRow {
     PolicyRow {
         policy: "this pool".to_owned(),
+        failures: usize::try_from(result.failures).unwrap_or(usize::MAX),
         peak_reserved_bytes: Some(result.peak_reserved_bytes),
         smallest_budget_bytes,
         driver_calls: Some(result.driver_calls),

@@ -1,5 +1,7 @@
 //! One moment of a recorded program: what is where, who holds it, and what would fail next.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 use vmm_trace::EventKind;
 
@@ -73,7 +75,9 @@ impl Moment {
         count: usize,
     ) -> Self {
         let heap = &walk.heap;
-        let next = references.next_miss(count).or_else(|| last_that_fails(recorded, heap, count));
+        let next = references
+            .next_miss(count)
+            .or_else(|| last_that_fails(recorded, references, heap, count));
         let reference = references.after(count);
         let longest = |serves: &dyn Fn(Kind) -> bool| {
             let lens = heap.holes().filter(|&(_, kind)| serves(kind));
@@ -100,22 +104,27 @@ impl Moment {
 
 /// Of the last requests before a moment, the latest that free memory could not serve now: what the
 /// program asked for lately it will ask for again.
-fn last_that_fails(recorded: &Recorded<'_>, heap: &Heap, count: usize) -> Option<Request> {
+fn last_that_fails(
+    recorded: &Recorded<'_>,
+    references: &References,
+    heap: &Heap,
+    count: usize,
+) -> Option<Request> {
     /// Looking at the whole past would only find what the program did at its start.
     const PAST: usize = 10_000;
-    let mut longest = std::collections::HashMap::new();
+    let mut longest = HashMap::new();
     for (range, kind) in heap.holes() {
         let len = range.end - range.start;
         let most = longest.entry(kind).or_insert(len);
         *most = len.max(*most);
     }
-    let past = &recorded.trace.events[count.saturating_sub(PAST)..count];
-    past.iter().rev().find_map(|event| match event.kind {
-        EventKind::Alloc { id, len, stream, pool } => {
-            let request = recorded.request(id, len, stream, pool);
-            let fits = longest.get(&request.kind).is_some_and(|&most| most >= len);
-            (!fits).then_some(request)
-        }
-        _ => None,
+    (count.saturating_sub(PAST)..count).rev().find_map(|index| {
+        let request = match recorded.trace.events[index].kind {
+            EventKind::Alloc { id, len, stream, pool } => recorded.request(id, len, stream, pool),
+            EventKind::Oom { .. } => references.miss_at(index)?,
+            _ => return None,
+        };
+        let fits = longest.get(&request.kind).is_some_and(|&most| most >= request.len);
+        (!fits).then_some(request)
     })
 }

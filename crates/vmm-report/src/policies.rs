@@ -7,6 +7,8 @@ use serde::Serialize;
 pub struct PolicyRow {
     /// The policy and its setting, as people name them.
     pub policy: String,
+    /// Allocations that failed under it.
+    pub failures: usize,
     /// The most that it reserved when nothing limited it.
     pub peak_reserved_bytes: Option<u64>,
     /// The smallest limit under which no allocation fails.
@@ -27,9 +29,10 @@ pub struct PolicyRow {
 }
 
 impl PolicyRow {
-    /// The memory that the policy needs: its smallest limit, or else what it reserved.
+    /// The memory that the policy needs: its smallest limit, or else what it reserved. `None` where
+    /// that was not enough.
     #[must_use]
     pub fn budget_bytes(&self) -> Option<u64> {
-        self.smallest_budget_bytes.or(self.peak_reserved_bytes)
+        self.smallest_budget_bytes.or(self.peak_reserved_bytes.filter(|_| self.failures == 0))
     }
 }

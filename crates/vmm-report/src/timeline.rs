@@ -189,6 +189,11 @@ impl References {
         self.miss(count).map(|(_, request)| request)
     }
 
+    /// The request of the event with this index, if it was a miss.
+    pub(crate) fn miss_at(&self, index: usize) -> Option<Request> {
+        self.miss(index).filter(|&(at, _)| at == index).map(|(_, request)| request)
+    }
+
     fn miss(&self, count: usize) -> Option<(usize, Request)> {
         let at = self.misses.partition_point(|&(index, _)| index < count);
         self.misses.get(at).copied()

@@ -74,6 +74,7 @@ impl Program {
 fn row(policy: &str, budget: u64) -> PolicyRow {
     PolicyRow {
         policy: policy.into(),
+        failures: 0,
         peak_reserved_bytes: Some(budget),
         smallest_budget_bytes: Some(budget),
         driver_calls: None,

@@ -242,6 +242,7 @@ impl Page {
         );
         match &moment.next {
             None => line.push_str("; what the program asked for lately would all be served"),
+            Some(next) if *next == moment.judged_by => line.push_str("; it would fail next"),
             Some(next) => {
                 let _ = write!(line, "; would fail next: {}", request(next));
             }
@@ -288,7 +289,10 @@ impl Page {
                 Cell::from(row.policy.as_str()),
                 or_dash(row.peak_reserved_bytes.map(bytes)),
                 or_dash(row.smallest_budget_bytes.map(bytes)),
-                or_dash(row.budget_bytes().map(|budget| format!("{:.3}x", over(budget)))),
+                match row.budget_bytes() {
+                    None if row.failures > 0 => Cell::alarming("failed"),
+                    budget => or_dash(budget.map(|budget| format!("{:.3}x", over(budget)))),
+                },
                 or_dash(row.driver_calls.map(|calls| calls.to_string())),
                 or_dash(driver),
             ]);

@@ -64,7 +64,8 @@ pub(crate) fn policies(picture: &Picture) -> Option<Figure> {
     let mut bars = vec![("k-requested", "needed".to_owned(), inspection.needed_bytes())];
     for row in &inspection.policies {
         if let Some(peak) = row.peak_reserved_bytes {
-            bars.push(("k-reserved", format!("{}: reserved", row.policy), peak));
+            let failed = if row.failures > 0 { ", and failed" } else { "" };
+            bars.push(("k-reserved", format!("{}: reserved{failed}", row.policy), peak));
         }
         if let Some(budget) = row.smallest_budget_bytes {
             bars.push(("k-pool", format!("{}: smallest budget", row.policy), budget));
