@@ -2,7 +2,8 @@
 //!
 //! `vmm replay` reads traces (`vmm-trace`), replays them (`vmm-replay`) on a device that is chosen
 //! here, and prints a table or JSON. `vmm compare` does so beside models of other allocators
-//! (`vmm-models`). `vmm probe` shows a device. [`options`] is the command line.
+//! (`vmm-models`). `vmm inspect` says where a recorded program's memory went (`vmm-report`), `vmm report`
+//! draws it. `vmm probe` shows a device. [`options`] is the command line.
 #![forbid(unsafe_code)]
 
 mod compare;
@@ -10,7 +11,10 @@ mod device;
 mod exit;
 mod figures;
 mod inputs;
+mod inspect;
 pub mod options;
+mod pages;
+mod policies;
 mod probe;
 mod progress;
 mod replay;
@@ -39,6 +43,8 @@ pub fn run(options: &Options, terminal: &Terminal) -> Exit {
     match &options.command {
         Command::Replay(options) => replay::run(options, *terminal),
         Command::Compare(options) => compare::run(options, *terminal),
+        Command::Inspect(options) => inspect::run(options, *terminal),
+        Command::Report(options) => pages::run(options, *terminal),
         Command::Probe(options) => probe::run(options, *terminal),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -2,11 +2,15 @@
 
 mod compare;
 mod device;
+mod inspect;
 mod probe;
+mod report;
 
 pub use compare::{CompareOptions, SortOption};
 pub use device::DeviceOption;
+pub use inspect::InspectOptions;
 pub use probe::ProbeOptions;
+pub use report::{FigureFormat, ReportOptions};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
@@ -33,6 +37,12 @@ pub enum Command {
     /// Compare this pool with models of other allocators on recorded memory traces
     #[command(after_help = compare::HELP)]
     Compare(CompareOptions),
+    /// Say what a recorded program did with its memory, and why it ran out
+    #[command(after_help = inspect::HELP)]
+    Inspect(InspectOptions),
+    /// Draw what a recorded program did with its memory, as one HTML file
+    #[command(after_help = report::HELP)]
+    Report(ReportOptions),
     /// Show a device: its memory, what its virtual memory can do, and what its calls take
     #[command(after_help = probe::HELP)]
     Probe(ProbeOptions),

@@ -17,6 +17,7 @@
 
 mod census;
 mod curve;
+mod details;
 mod error;
 mod lives;
 mod model;
@@ -27,6 +28,7 @@ mod snapshot;
 pub mod write;
 
 pub use census::{Action, Census};
+pub use details::{DetailedTrace, Details, OomPlace, SegmentPlace, Stacks};
 pub use error::{Place, TraceError};
 pub use model::{
     Block, BlockState, DeviceTrace, Event, EventKind, Segment, Source, StartTensor, Trace,

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use crate::census::Census;
+use crate::details::{Details, OomPlace, SegmentPlace};
 use crate::model::{DeviceTrace, Event, EventKind, Segment, StartTensor};
 
 /// No single size and no sum of live sizes is above this, in bytes: 48 bits are more than any device
@@ -61,6 +62,7 @@ pub(crate) struct Lives {
     /// Tensors found among the final blocks.
     end_found: u64,
     pub(crate) census: Census,
+    pub(crate) details: Details,
 }
 
 impl Lives {
@@ -81,6 +83,7 @@ impl Lives {
             begun: false,
             end_found: 0,
             census: Census::default(),
+            details: Details::default(),
         }
     }
 
@@ -115,7 +118,7 @@ impl Lives {
         self.push(kind);
     }
 
-    pub(crate) fn alloc(&mut self, span: Span) -> Result<(), String> {
+    pub(crate) fn alloc(&mut self, span: Span, stack: Option<u32>) -> Result<(), String> {
         if span.len == 0 {
             self.empty_at.insert(span.addr);
             self.census.skipped_zero_length += 1;
@@ -138,11 +141,23 @@ impl Lives {
         if !self.empty_at.is_empty() {
             self.empty_at.remove(&span.addr);
         }
-        let id = self.new_id(span.len)?;
+        let id = self.new_id(span, stack)?;
         self.at.insert(span.addr, State::Live(id));
         let Span { len, stream, pool, .. } = span;
         self.push_used(EventKind::Alloc { id, len, stream, pool });
         Ok(())
+    }
+
+    /// Adds the growth or the shrinking of what the recorded allocator holds.
+    pub(crate) fn segment(&mut self, kind: EventKind, place: SegmentPlace) {
+        self.details.segments.push(place);
+        self.push_used(kind);
+    }
+
+    /// Adds an allocation that failed.
+    pub(crate) fn oom(&mut self, len: u64, device_free: u64, place: OomPlace) {
+        self.details.ooms.push(place);
+        self.push_used(EventKind::Oom { len, device_free });
     }
 
     /// Frees what lies at `span.addr`. The rest of `span` counts only for a tensor that was live before
@@ -221,7 +236,11 @@ impl Lives {
     }
 
     /// Ends the trace.
-    pub(crate) fn finish(mut self, start_reserved: u64, end_segments: Vec<Segment>) -> DeviceTrace {
+    pub(crate) fn finish(
+        mut self,
+        start_reserved: u64,
+        end_segments: Vec<Segment>,
+    ) -> (DeviceTrace, Details) {
         let (mut open, mut pending) = (0, 0);
         for state in self.at.values() {
             open += u64::from(!matches!(state, State::Freed));
@@ -231,7 +250,7 @@ impl Lives {
         if !end_segments.is_empty() {
             self.census.end_missing = open - self.end_found;
         }
-        DeviceTrace {
+        let trace = DeviceTrace {
             device: self.device,
             streams: self.streams.items,
             pools: self.pools.items,
@@ -242,7 +261,8 @@ impl Lives {
             events: self.events,
             end_segments,
             census: self.census,
-        }
+        };
+        (trace, self.details)
     }
 
     fn push(&mut self, kind: EventKind) {
@@ -256,16 +276,18 @@ impl Lives {
 
     fn new_start(&mut self, span: Span) -> Result<u32, String> {
         let Span { len, stream, pool, .. } = span;
-        let id = self.new_id(len)?;
+        let id = self.new_id(span, None)?;
         self.start_bytes = bounded_sum(self.start_bytes, len)?;
         self.start_live.push(StartTensor { id, len, stream, pool });
         Ok(id)
     }
 
-    fn new_id(&mut self, len: u64) -> Result<u32, String> {
+    fn new_id(&mut self, span: Span, stack: Option<u32>) -> Result<u32, String> {
         let id = u32::try_from(self.lens.len()).map_err(|_| "more than 2^32 tensors")?;
-        self.live_bytes = bounded_sum(self.live_bytes, len)?;
-        self.lens.push(len);
+        self.live_bytes = bounded_sum(self.live_bytes, span.len)?;
+        self.lens.push(span.len);
+        self.details.addresses.push(span.addr);
+        self.details.stacks.push(stack);
         Ok(id)
     }
 }

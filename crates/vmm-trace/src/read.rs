@@ -6,11 +6,12 @@ use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 
+use crate::details::{DetailedTrace, Stacks};
 use crate::error::{Fault, TraceError};
 use crate::model::{Source, Trace};
 use crate::pickle::{self, Input};
 use crate::rmm;
-use crate::snapshot;
+use crate::snapshot::{self, Contents};
 
 /// Deflate never makes more than this many bytes of one.
 const MOST_INFLATION: u64 = 1032;
@@ -31,7 +32,7 @@ pub struct Progress {
 /// # Errors
 /// Every variant of [`TraceError`]; each names the file.
 pub fn read_file(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Trace, TraceError> {
-    let trace = inspect_file(path, progress)?;
+    let trace = inspect_file(path, progress)?.trace;
     if trace.event_count() > 0 {
         return Ok(trace);
     }
@@ -39,15 +40,19 @@ pub fn read_file(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Trac
     Err(TraceError::NothingToReplay { path: path.to_path_buf(), segments })
 }
 
-/// Reads a trace to be looked at: as [`read_file`], but segments without events are enough.
+/// Reads a trace to be looked at: as [`read_file`], but segments without events are enough, and with
+/// what a replay has no use for: addresses and stacks.
 ///
 /// # Errors
 /// Every variant of [`TraceError`] but `NothingToReplay`; each names the file.
-pub fn inspect_file(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Trace, TraceError> {
+pub fn inspect_file(
+    path: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<DetailedTrace, TraceError> {
     inspect(path, progress).map_err(|fault| fault.in_file(path))
 }
 
-fn inspect(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Trace, Fault> {
+fn inspect(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<DetailedTrace, Fault> {
     let file = File::open(path).map_err(Fault::Io)?;
     let meta = file.metadata().map_err(Fault::Io)?;
     if meta.is_dir() {
@@ -65,19 +70,23 @@ fn inspect(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Trace, Fau
         (Box::new(raw), total)
     };
     let name = stem(path);
-    let (source, devices, settings) = match sniff(data.as_mut())? {
+    let (source, contents) = match sniff(data.as_mut())? {
         Kind::Pickle => {
             let mut input = Input::new(Box::new(data), most);
             let (mut heap, root) = pickle::read_pickle(&mut input)?;
-            let (devices, settings) = snapshot::read_snapshot(&mut heap, root)?;
-            (Source::PyTorch, devices, settings)
+            (Source::PyTorch, snapshot::read_snapshot(&mut heap, root)?)
         }
-        Kind::Text => (Source::Rmm, rmm::read_rmm(data)?, Vec::new()),
+        Kind::Text => {
+            let devices = rmm::read_rmm(data)?;
+            (Source::Rmm, Contents { devices, settings: Vec::new(), stacks: Stacks::default() })
+        }
     };
+    let Contents { devices, settings, stacks } = contents;
     if devices.is_empty() {
         return Err(Fault::Empty);
     }
-    Ok(Trace { name, source, devices, settings })
+    let (devices, details) = devices.into_iter().unzip();
+    Ok(DetailedTrace { trace: Trace { name, source, devices, settings }, details, stacks })
 }
 
 enum Kind {

@@ -200,7 +200,7 @@ fn segments_alone_can_be_looked_at_but_not_replayed() {
     let error =
         files.check_fault("still", &bytes, "1 segments and no allocation, nothing to replay");
     assert!(matches!(error, TraceError::NothingToReplay { segments: 1, .. }));
-    let trace = inspect_file(error.path(), &mut |_| ()).expect("reads");
+    let trace = inspect_file(error.path(), &mut |_| ()).expect("reads").trace;
     assert_eq!(trace.devices[0].start_live.len(), 2);
 }
 
@@ -292,4 +292,22 @@ fn what_python_writes_reads() {
         assert_eq!((device.census.with_frames, device.census.without_time), (9000, 2));
         assert_eq!(device.peak_requested_bytes(), 3099);
     }
+}
+
+#[test]
+fn addresses_and_stacks_are_told() {
+    let files = Files::new();
+    let path = files.put("s.pickle", &bytes_of(&sample(), Protocol::Four));
+    let seen = inspect_file(&path, &mut |_| ()).expect("reads");
+    let details = &seen.details[1];
+    let at = |offset| BASE + offset;
+    assert_eq!(details.addresses, [at(0), at(512), at(1024)]);
+    assert_eq!(details.stacks, [Some(0), None, None]);
+    let frames: Vec<_> = seen.stacks.frames(0).map(|f| (f.filename.as_str(), f.line)).collect();
+    assert_eq!(frames, [("train.py", 70_000); 2]);
+    assert_eq!(seen.stacks.len(), 1);
+    let segment = details.segments[0];
+    assert_eq!((segment.address, segment.is_mapping), (BASE, false));
+    assert_eq!(seen.trace.devices[1].pools[usize::from(segment.pool)], (0, 0));
+    assert_eq!((details.ooms.len(), details.ooms[0].stack), (1, None));
 }

@@ -11,9 +11,10 @@ use csv::{ErrorKind, StringRecord};
 
 use self::clock::Clock;
 use crate::census::Action;
+use crate::details::{Details, OomPlace};
 use crate::error::{Fault, Place};
 use crate::lives::{FreeStep, Lives, MAX_BYTES, Span};
-use crate::model::{DeviceTrace, EventKind};
+use crate::model::DeviceTrace;
 
 const COLUMNS: [&str; 6] = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"];
 /// Longest line, in bytes. Real ones have about seventy.
@@ -36,7 +37,7 @@ fn is_column(cell: &str, name: &str) -> bool {
 ///
 /// # Errors
 /// `Columns`, `Truncated`, and `Malformed` with the line.
-pub(crate) fn read_rmm(data: impl BufRead) -> Result<Vec<DeviceTrace>, Fault> {
+pub(crate) fn read_rmm(data: impl BufRead) -> Result<Vec<(DeviceTrace, Details)>, Fault> {
     let mut reader = csv::ReaderBuilder::new()
         .trim(csv::Trim::All)
         .from_reader(ShortLines { data, since_end: 0 });
@@ -96,7 +97,9 @@ impl Log {
         }
         let len = length(size)?;
         if action == Action::Oom {
-            self.lives.push_used(EventKind::Oom { len, device_free: 0 });
+            let stream = number(stream).unwrap_or(0);
+            let stream = self.lives.stream(stream)?;
+            self.lives.oom(len, 0, OomPlace { stream, pool: 0, stack: None });
             return Ok(());
         }
         let addr = address(pointer)?;
@@ -106,7 +109,7 @@ impl Log {
             if addr == 0 && len > 0 {
                 return Err(format!("allocates {len} bytes at no address"));
             }
-            return self.lives.alloc(span);
+            return self.lives.alloc(span, None);
         }
         if addr == 0 {
             // To free nothing is allowed, whatever size stands beside it.

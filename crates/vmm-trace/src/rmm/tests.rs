@@ -1,11 +1,12 @@
 //! Logs of a few lines.
 
 use super::*;
+use crate::model::EventKind;
 use EventKind::{Alloc, FreeCompleted, FreeRequested, Oom};
 
 fn read(text: &str) -> Result<DeviceTrace, Fault> {
     let mut devices = read_rmm(text.as_bytes())?;
-    Ok(devices.pop().expect("the log has rows"))
+    Ok(devices.pop().expect("the log has rows").0)
 }
 
 fn check(rows: &str, expected: &[(u64, EventKind)]) -> DeviceTrace {

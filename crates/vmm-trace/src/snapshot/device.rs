@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::ranges::Ranges;
 use super::segments::{RawSegment, pool_id};
 use crate::census::Action;
+use crate::details::{Details, OomPlace, SegmentPlace, StackTable};
 use crate::error::{Fault, Place};
 use crate::lives::{FreeStep, Lives, MAX_BYTES, Span};
 use crate::model::{BlockState, DeviceTrace, EventKind, Segment};
@@ -19,7 +20,8 @@ pub(super) fn read_device(
     device: u32,
     entries: &[Value],
     segments: Vec<RawSegment>,
-) -> Result<DeviceTrace, Fault> {
+    stacks: &mut StackTable,
+) -> Result<(DeviceTrace, Details), Fault> {
     let survey = Survey::new(heap, device, entries, &segments)?;
     let mut reader = DeviceReader {
         heap,
@@ -27,6 +29,7 @@ pub(super) fn read_device(
         pools: PoolFinder::new(&segments, &survey),
         survey: &survey,
         segments: &segments,
+        stacks,
     };
     for (index, &value) in entries.iter().enumerate() {
         // The survey has found an entry in every value.
@@ -170,6 +173,7 @@ struct DeviceReader<'a> {
     pools: PoolFinder,
     survey: &'a Survey,
     segments: &'a [RawSegment],
+    stacks: &'a mut StackTable,
 }
 
 impl DeviceReader<'_> {
@@ -183,7 +187,8 @@ impl DeviceReader<'_> {
         match entry.action {
             Action::Alloc => {
                 let span = self.span(index, entry)?;
-                self.lives.alloc(span)?;
+                let stack = self.stack(entry);
+                self.lives.alloc(span, stack)?;
             }
             Action::FreeRequested | Action::FreeCompleted => {
                 let step = match (entry.action, self.survey.has_completed) {
@@ -196,17 +201,25 @@ impl DeviceReader<'_> {
                 self.lives.free(span, step, || survey.at_start(span.addr))?;
             }
             Action::SegmentAlloc | Action::SegmentMap => {
-                let (len, stream) = (length(entry)?, self.lives.stream(entry.stream)?);
-                self.lives.push_used(EventKind::SegmentAlloc { len, stream });
+                let place = self.place(index, entry)?;
+                let (len, stream) = (length(entry)?, place.stream);
+                self.lives.segment(EventKind::SegmentAlloc { len, stream }, place);
             }
             Action::SegmentFree | Action::SegmentUnmap => {
+                let place = self.place(index, entry)?;
                 let len = length(entry)?;
-                self.lives.push_used(EventKind::SegmentFree { len });
+                self.lives.segment(EventKind::SegmentFree { len }, place);
             }
             Action::Oom => {
                 let len = length(entry)?;
                 let device_free = checked(Field::DeviceFree, entry.device_free)?;
-                self.lives.push_used(EventKind::Oom { len, device_free });
+                let pool = entry.pool_id.and_then(|id| pool_id(self.heap, Value::Tuple(id)));
+                let place = OomPlace {
+                    stream: self.lives.stream(entry.stream)?,
+                    pool: self.lives.pool(pool.unwrap_or((0, 0)))?,
+                    stack: self.stack(entry),
+                };
+                self.lives.oom(len, device_free, place);
             }
             Action::Snapshot => self.lives.push_used(EventKind::Snapshot),
             Action::Annotate => self.lives.push_used(EventKind::Annotate),
@@ -231,8 +244,27 @@ impl DeviceReader<'_> {
         })
     }
 
+    /// Where the recorded allocator's own memory came or went.
+    fn place(&mut self, index: usize, entry: &RawEntry) -> Result<SegmentPlace, String> {
+        let pool = match entry.pool_id {
+            Some(id) => pool_id(self.heap, Value::Tuple(id)).unwrap_or((0, 0)),
+            None => self.pools.find(entry.addr, index),
+        };
+        Ok(SegmentPlace {
+            address: entry.addr,
+            stream: self.lives.stream(entry.stream)?,
+            pool: self.lives.pool(pool)?,
+            is_mapping: matches!(entry.action, Action::SegmentMap | Action::SegmentUnmap),
+        })
+    }
+
+    /// The stack of an entry, if it has one.
+    fn stack(&mut self, entry: &RawEntry) -> Option<u32> {
+        entry.frames.and_then(|list| self.stacks.number(self.heap, list))
+    }
+
     /// Matches the blocks in use after the last entry, and finishes.
-    fn end(mut self) -> Result<DeviceTrace, String> {
+    fn end(mut self) -> Result<(DeviceTrace, Details), String> {
         let mut end_segments = Vec::with_capacity(self.segments.len());
         for segment in self.segments {
             let stream = self.lives.stream(segment.stream)?;

@@ -6,6 +6,7 @@ mod segments;
 
 use std::collections::BTreeMap;
 
+use crate::details::{Details, StackTable, Stacks};
 use crate::error::{Fault, Place};
 use crate::model::DeviceTrace;
 use crate::pickle::{Heap, Value};
@@ -13,17 +14,22 @@ use crate::pickle::{Heap, Value};
 /// Settings of the recorded allocator, sorted by key.
 pub(crate) type Settings = Vec<(String, String)>;
 
+/// What the values of a snapshot stand for.
+pub(crate) struct Contents {
+    pub(crate) devices: Vec<(DeviceTrace, Details)>,
+    pub(crate) settings: Settings,
+    pub(crate) stacks: Stacks,
+}
+
 /// Turns the values of a snapshot into devices.
 ///
 /// # Errors
 /// `NotASnapshot` where the pickle holds something else, `Malformed` where it contradicts itself.
-pub(crate) fn read_snapshot(
-    heap: &mut Heap,
-    root: Value,
-) -> Result<(Vec<DeviceTrace>, Settings), Fault> {
+pub(crate) fn read_snapshot(heap: &mut Heap, root: Value) -> Result<Contents, Fault> {
     let (segments, traces) = parts(heap, root)?;
     let mut by_device = segments::read_segments(heap, segments)?;
     let mut devices = BTreeMap::new();
+    let mut stacks = StackTable::default();
     for (index, trace) in traces.into_iter().enumerate() {
         let device = u32::try_from(index)
             .map_err(|_| Fault::malformed(Place::File, "more than 2^32 devices"))?;
@@ -33,13 +39,20 @@ pub(crate) fn read_snapshot(
         };
         let segments = by_device.remove(&device).unwrap_or_default();
         if !entries.is_empty() || !segments.is_empty() {
-            devices.insert(device, device::read_device(heap, device, &entries, segments)?);
+            devices.insert(
+                device,
+                device::read_device(heap, device, &entries, segments, &mut stacks)?,
+            );
         }
     }
     for (device, segments) in by_device {
-        devices.insert(device, device::read_device(heap, device, &[], segments)?);
+        devices.insert(device, device::read_device(heap, device, &[], segments, &mut stacks)?);
     }
-    Ok((devices.into_values().collect(), settings(heap, root)))
+    Ok(Contents {
+        devices: devices.into_values().collect(),
+        settings: settings(heap, root),
+        stacks: stacks.finish(),
+    })
 }
 
 /// The list of segments and the list of traces of a snapshot. A bare list is the segments.

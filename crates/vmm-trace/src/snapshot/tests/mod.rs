@@ -94,7 +94,8 @@ fn pickle(root: &Plain) -> Vec<u8> {
 fn read_bytes(bytes: &[u8]) -> Result<Vec<DeviceTrace>, Fault> {
     let mut input = Input::new(Box::new(bytes), bytes.len() as u64);
     let (mut heap, root) = read_pickle(&mut input)?;
-    read_snapshot(&mut heap, root).map(|(devices, _)| devices)
+    read_snapshot(&mut heap, root)
+        .map(|contents| contents.devices.into_iter().map(|(device, _)| device).collect())
 }
 
 fn read_plain(root: &Plain) -> Result<Vec<DeviceTrace>, Fault> {

@@ -1,0 +1,317 @@
+//! What was found, for people.
+
+use crate::table::{Cell, Table};
+use anstyle::{AnsiColor, Style};
+use std::fmt::Write as _;
+use vmm_report::text::{bytes, count, percent, time};
+use vmm_report::{Allocator, Inspection, Level, Moment, OutOfMemory, PolicyRow, Wanted};
+
+/// Rows of a list; what comes after these is summed up.
+const MOST_ROWS: usize = 12;
+/// Columns of a line.
+const WIDTH: usize = 96;
+
+/// The findings about one device.
+pub(crate) fn text(inspection: &Inspection, coloured: bool) -> String {
+    let mut page = Page { text: String::new(), coloured };
+    page.summary(inspection);
+    for oom in &inspection.ooms {
+        page.out_of_memory(inspection, oom);
+    }
+    let told = inspection.ooms.len();
+    if inspection.oom_count > told {
+        page.line(&format!("({} more failed)", inspection.oom_count - told));
+    }
+    page.owners(&inspection.peak);
+    page.fragmentation(inspection);
+    page.growths(inspection);
+    page.policies(&inspection.policies, inspection.needed_bytes());
+    page.settings(inspection);
+    page.heading("advice");
+    for advice in &inspection.advice {
+        page.item(advice);
+    }
+    page.text
+}
+
+/// What one out-of-memory event says, in a sentence.
+fn failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
+    let moment = &oom.moment;
+    let asker = oom.wanted.owner.as_ref().map_or_else(String::new, |o| format!(" by {o}"));
+    let mut line =
+        format!("at {} {} were asked for", time(moment.time_us), bytes(oom.wanted.bytes));
+    if inspection.streams > 1 {
+        let _ = write!(line, " on stream {}", oom.wanted.stream);
+    }
+    line.push_str(&asker);
+    if inspection.allocator == Allocator::Unknown {
+        let _ = write!(line, ", while the program held {}", bytes(moment.held_bytes));
+        return line + "; the log does not say what was free";
+    }
+    let _ = write!(
+        line,
+        ", {} free at the driver, {} cached in holes of at most {}; {} of {} reserved were in use",
+        bytes(oom.device_free_bytes),
+        bytes(moment.causes.free()),
+        bytes(moment.largest_free_bytes),
+        bytes(moment.held_bytes),
+        bytes(moment.causes.reserved),
+    );
+    line
+}
+
+fn request(wanted: &Wanted) -> String {
+    let asker = wanted.owner.as_ref().map_or_else(String::new, |owner| format!(" by {owner}"));
+    format!("{} on stream {}{asker}", bytes(wanted.bytes), wanted.stream)
+}
+
+struct Page {
+    text: String,
+    coloured: bool,
+}
+
+impl Page {
+    fn styled(&self, text: &str, style: Style) -> String {
+        let style = if self.coloured { style } else { Style::new() };
+        format!("{style}{text}{style:#}")
+    }
+
+    fn heading(&mut self, title: &str) {
+        let title = self.styled(title, Style::new().bold());
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "\n{title}");
+    }
+
+    fn line(&mut self, text: &str) {
+        self.wrapped(text, "  ", "  ");
+    }
+
+    fn item(&mut self, text: &str) {
+        self.wrapped(text, "  - ", "    ");
+    }
+
+    /// Breaks lines between words.
+    fn wrapped(&mut self, text: &str, first: &str, others: &str) {
+        let mut line = first.to_owned();
+        let mut is_empty = true;
+        for word in text.split(' ') {
+            if !is_empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
+                let _ = writeln!(self.text, "{line}");
+                line = others.to_owned();
+                is_empty = true;
+            }
+            if !is_empty {
+                line.push(' ');
+            }
+            line.push_str(word);
+            is_empty = false;
+        }
+        let _ = writeln!(self.text, "{line}");
+    }
+
+    fn table(&mut self, table: &Table) {
+        for line in table.render(self.coloured).lines() {
+            let _ = writeln!(self.text, "  {line}");
+        }
+    }
+
+    fn summary(&mut self, inspection: &Inspection) {
+        let title = self.styled(&inspection.name, Style::new().bold());
+        let _ = writeln!(
+            self.text,
+            "{title}: device {}, {} in {}, {}",
+            inspection.device,
+            count(inspection.events as u64, "event"),
+            time(inspection.duration_us),
+            count(inspection.streams as u64, "stream"),
+        );
+        let needed = bytes(inspection.peak_requested_bytes);
+        match inspection.peak_reserved_bytes {
+            None => self.line(&format!("needed {needed} at {}", time(inspection.peak.time_us))),
+            Some(reserved) => {
+                #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
+                let ratio = reserved as f64 / inspection.peak_requested_bytes.max(1) as f64;
+                let ratio = if inspection.peak_requested_bytes == 0 {
+                    String::new()
+                } else {
+                    format!(", {ratio:.2} times that")
+                };
+                self.line(&format!(
+                    "needed {needed} at {}, reserved {}{ratio}",
+                    time(inspection.peak.time_us),
+                    bytes(reserved)
+                ));
+            }
+        }
+    }
+
+    fn out_of_memory(&mut self, inspection: &Inspection, oom: &OutOfMemory) {
+        let title = self.styled("out of memory", AnsiColor::Red.on_default().bold());
+        let _ = writeln!(self.text, "\n{title}");
+        self.line(&failure(inspection, oom));
+        if inspection.allocator != Allocator::Unknown {
+            self.causes(&oom.moment);
+        }
+    }
+
+    fn owners(&mut self, peak: &Moment) {
+        self.heading(&format!("at the peak of {}, held by", bytes(peak.held_bytes)));
+        let mut table = Table::default();
+        for owner in peak.owners.iter().take(MOST_ROWS) {
+            table.push(vec![
+                Cell::from(owner.name.as_str()),
+                bytes(owner.bytes).into(),
+                share_cell(owner.bytes, peak.held_bytes),
+                count(owner.tensors, "tensor").into(),
+            ]);
+        }
+        if peak.owners.len() > MOST_ROWS {
+            let rest = &peak.owners[MOST_ROWS..];
+            let sum: u64 = rest.iter().map(|owner| owner.bytes).sum();
+            table.push(vec![
+                Cell::faint(format!("{} others", rest.len())),
+                bytes(sum).into(),
+                share_cell(sum, peak.held_bytes),
+                count(rest.iter().map(|owner| owner.tensors).sum(), "tensor").into(),
+            ]);
+        }
+        self.table(&table);
+    }
+
+    fn fragmentation(&mut self, inspection: &Inspection) {
+        if inspection.peak_reserved_bytes.is_none() {
+            return;
+        }
+        let mut moments = vec![("at the peak of what was needed", &inspection.peak)];
+        moments.extend(
+            inspection.reserved_peak.as_ref().map(|m| ("at the peak of what was reserved", m)),
+        );
+        let end = &inspection.end;
+        // After a program has let go of everything, all memory is free and its state says little.
+        let end_counts = end.held_bytes >= end.causes.reserved / 4;
+        if end_counts {
+            moments.push(("at the end", end));
+        }
+        for (when, moment) in moments {
+            let level = moment.level;
+            let word = self.level(level);
+            let share = percent(moment.fragmentation);
+            self.heading(&format!("fragmentation {when} ({}): ", time(moment.time_us)));
+            self.text.truncate(self.text.trim_end().len());
+            let _ = writeln!(self.text, " {word}, {share}");
+            self.causes(moment);
+        }
+        if !end_counts {
+            self.line(&format!(
+                "at the end {} of {} reserved were in use",
+                bytes(end.held_bytes),
+                bytes(end.causes.reserved)
+            ));
+        }
+    }
+
+    fn level(&self, level: Level) -> String {
+        let colour = match level {
+            Level::Low => AnsiColor::Green,
+            Level::Medium => AnsiColor::Yellow,
+            Level::High | Level::Severe => AnsiColor::Red,
+        };
+        self.styled(level.name(), colour.on_default().bold())
+    }
+
+    fn causes(&mut self, moment: &Moment) {
+        let causes = &moment.causes;
+        let mut table = Table::default();
+        let rows = [("in use, as asked for", causes.requested)]
+            .into_iter()
+            .chain(causes.all().map(|cause| (cause.title, cause.bytes)))
+            .filter(|&(_, bytes)| bytes > 0);
+        for (title, size) in rows {
+            table.push(vec![
+                Cell::from(title),
+                bytes(size).into(),
+                share_cell(size, causes.reserved),
+            ]);
+        }
+        table.push(vec![Cell::heading("reserved"), bytes(causes.reserved).into()]);
+        self.table(&table);
+        let mut line = format!(
+            "judged by a request of {}; the largest like it that free memory can serve: {}",
+            request(&moment.judged_by),
+            bytes(moment.largest_servable_bytes)
+        );
+        match &moment.next {
+            None => line.push_str("; what the program asked for lately would all be served"),
+            Some(next) if *next == moment.judged_by => line.push_str("; it would fail next"),
+            Some(next) => {
+                let _ = write!(line, "; would fail next: {}", request(next));
+            }
+        }
+        self.line(&line);
+    }
+
+    fn growths(&mut self, inspection: &Inspection) {
+        if inspection.growths.is_empty() {
+            return;
+        }
+        self.heading("grows step by step");
+        let mut table = Table::default();
+        for growth in inspection.growths.iter().take(MOST_ROWS) {
+            table.push(vec![
+                Cell::from(growth.name.as_str()),
+                format!("{} to {}", bytes(growth.from_bytes), bytes(growth.to_bytes)).into(),
+                format!("in {} of {} steps", growth.rises, growth.steps).into(),
+                count(growth.tensors, "tensor").into(),
+            ]);
+        }
+        self.table(&table);
+    }
+
+    fn policies(&mut self, rows: &[PolicyRow], needed: u64) {
+        if rows.is_empty() {
+            return;
+        }
+        self.heading("policies");
+        let mut table = Table::default();
+        let names = ["", "peak reserved", "smallest budget", "over needed", "calls", "driver time"];
+        table.push(names.map(Cell::heading).into());
+        for row in rows {
+            let or_dash = |text: Option<String>| text.map_or_else(|| Cell::faint("-"), Cell::from);
+            #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+            let over = |budget: u64| budget as f64 / needed.max(1) as f64;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "saturates"
+            )]
+            let driver = row.driver_time_us.map(|us| time(us as u64));
+            table.push(vec![
+                Cell::from(row.policy.as_str()),
+                or_dash(row.peak_reserved_bytes.map(bytes)),
+                or_dash(row.smallest_budget_bytes.map(bytes)),
+                match row.budget_bytes() {
+                    None if row.failures > 0 => Cell::alarming("failed"),
+                    budget => or_dash(budget.map(|budget| format!("{:.3}x", over(budget)))),
+                },
+                or_dash(row.driver_calls.map(|calls| calls.to_string())),
+                or_dash(driver),
+            ]);
+        }
+        self.table(&table);
+    }
+
+    fn settings(&mut self, inspection: &Inspection) {
+        if inspection.settings.is_empty() {
+            return;
+        }
+        self.heading("settings in force");
+        let settings: Vec<String> =
+            inspection.settings.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        self.line(&settings.join(", "));
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn share_cell(part: u64, whole: u64) -> Cell {
+    if whole == 0 { Cell::default() } else { percent(part as f64 / whole as f64).into() }
+}

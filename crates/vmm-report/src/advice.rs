@@ -1,0 +1,143 @@
+//! What to do about what was found.
+
+use crate::fragmentation::Level;
+use crate::inspection::{Inspection, OutOfMemory};
+use crate::recorded::Allocator;
+use crate::text::{bytes, percent};
+
+/// A cause is worth advice where it takes at least this share of what is reserved.
+const WORTH_A_LINE: f64 = 0.05;
+
+/// Advice, most useful first. Never empty.
+pub(crate) fn advise(inspection: &Inspection) -> Vec<String> {
+    let mut advice = Vec::new();
+    if let Some(oom) = inspection.ooms.first() {
+        advice.push(about_failure(inspection, oom));
+    }
+    about_causes(inspection, &mut advice);
+    for growth in inspection.growths.iter().take(3) {
+        advice.push(format!(
+            "{} grew from {} to {} and never shrank: look for references that are kept, such as \
+             losses in a list, or caches without a bound.",
+            growth.name,
+            bytes(growth.from_bytes),
+            bytes(growth.to_bytes),
+        ));
+    }
+    if advice.is_empty() {
+        advice.push(match inspection.peak_reserved_bytes {
+            None => "The log does not say what was reserved: see the policies for what the \
+                     program needs."
+                .to_owned(),
+            Some(_) => {
+                "Nothing to do: little is lost to fragmentation, and nothing grows.".to_owned()
+            }
+        });
+    }
+    advice
+}
+
+/// Whether anything would have served the request that failed.
+fn about_failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
+    let capacity = oom.capacity();
+    let needed = oom.moment.held_bytes + oom.wanted.bytes;
+    if inspection.allocator == Allocator::Unknown {
+        return format!(
+            "The program held {} when {} were asked for in vain: it needs {} at that moment.",
+            bytes(oom.moment.held_bytes),
+            bytes(oom.wanted.bytes),
+            bytes(needed)
+        );
+    }
+    if !oom.is_fragmentation() {
+        let largest = oom.moment.owners.first().map_or_else(String::new, |owner| {
+            format!(" The largest share, {}, is held by {}.", bytes(owner.bytes), owner.name)
+        });
+        return format!(
+            "No allocator avoids this failure: {} were in use and {} asked for, {} more than the \
+             {} that the process could have. Hold less, or take a larger device.{largest}",
+            bytes(oom.moment.held_bytes),
+            bytes(oom.wanted.bytes),
+            bytes(needed - capacity),
+            bytes(capacity),
+        );
+    }
+    let fitting = inspection
+        .policies
+        .iter()
+        .filter_map(|row| Some((row, row.smallest_budget_bytes?)))
+        .filter(|&(_, budget)| budget <= capacity)
+        .min_by_key(|&(_, budget)| budget);
+    let start = format!(
+        "The failure is fragmentation: {} would have sufficed, and the process could have {}.",
+        bytes(needed),
+        bytes(capacity)
+    );
+    match fitting {
+        Some((row, budget)) => {
+            format!("{start} Under {} the program runs in {}.", row.policy, bytes(budget))
+        }
+        None => start,
+    }
+}
+
+fn about_causes(inspection: &Inspection, advice: &mut Vec<String>) {
+    let moment = inspection.worst();
+    let causes = &moment.causes;
+    if causes.level() == Level::Low || inspection.allocator == Allocator::Unknown {
+        return;
+    }
+    let mut found = causes.all();
+    found.sort_by_key(|cause| std::cmp::Reverse(cause.bytes));
+    for cause in found {
+        #[expect(clippy::cast_precision_loss, reason = "a share for people")]
+        let share = cause.bytes as f64 / causes.reserved as f64;
+        if share < WORTH_A_LINE {
+            continue;
+        }
+        let what = match (inspection.allocator, cause.key) {
+            (Allocator::PyTorch, "too_small") if !is_expandable(inspection) => {
+                "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, so that free memory of \
+                 neighbours joins; a pool that maps frames elsewhere loses none of it"
+            }
+            (Allocator::PyTorch, "too_small") => {
+                "expandable_segments is on and does not help here; a pool that maps frames \
+                 elsewhere loses none of it"
+            }
+            (Allocator::Vmm, "too_small") => {
+                "the pool moves idle frames when a request needs them: this costs device calls, \
+                 not memory"
+            }
+            (_, "other_stream") => {
+                "use fewer streams, or allocate on the stream that frees; a pool that hands memory \
+                 from stream to stream needs no copy of it for each"
+            }
+            (_, "other_pool") => {
+                "let captured graphs share one pool (torch.cuda.graph_pool_handle), and group \
+                 small tensors"
+            }
+            (_, "fenced") => {
+                "memory that a second stream uses comes back late: let the first stream wait, or \
+                 record fewer tensors on other streams"
+            }
+            (_, "rounding") if inspection.setting("roundup_power2_divisions").is_some() => {
+                "roundup_power2_divisions rounds up: raise it, or leave it out"
+            }
+            (_, "rounding") => "lengths just above a multiple of what is rounded to lose most",
+            _ => continue,
+        };
+        advice.push(format!(
+            "{} ({} of what was reserved) is {}: {what}.",
+            bytes(cause.bytes),
+            percent(share),
+            cause.title
+        ));
+    }
+}
+
+fn is_expandable(inspection: &Inspection) -> bool {
+    inspection.setting("expandable_segments") == Some("True")
+        || inspection
+            .setting("PYTORCH_CUDA_ALLOC_CONF")
+            .is_some_and(|conf| conf.replace(' ', "").contains("expandable_segments:True"))
+}

@@ -1,0 +1,98 @@
+//! The figures of a report, as SVG.
+
+mod at_once;
+mod over_time;
+mod scale;
+
+use crate::address_map::AddressMap;
+use crate::inspection::Inspection;
+use crate::owners::Names;
+use crate::recorded::Recorded;
+use crate::state::State;
+use crate::svg::Svg;
+use crate::timeline::Timeline;
+use vmm_trace::DetailedTrace;
+
+/// All that is drawn of one device.
+#[derive(Debug)]
+pub struct Picture {
+    /// What is said about it.
+    pub inspection: Inspection,
+    /// Memory over time.
+    pub timeline: Timeline,
+    /// Addresses over time.
+    pub map: AddressMap,
+    /// What lay where when most was needed.
+    pub state: State,
+    /// A line to draw, in bytes: what the program may have at most.
+    pub limit: Option<u64>,
+}
+
+impl Picture {
+    /// Looks at device number `index` of a file's devices. Without a limit the line is at what the
+    /// process could have when an allocation first failed.
+    ///
+    /// # Panics
+    /// If the file has fewer devices.
+    #[must_use]
+    pub fn new(
+        file: &DetailedTrace,
+        index: usize,
+        policies: Vec<crate::PolicyRow>,
+        limit: Option<u64>,
+    ) -> Self {
+        let recorded = Recorded::new(file, index);
+        let timeline = Timeline::new(&recorded);
+        let inspection = Inspection::of(file, &recorded, &timeline, policies);
+        let names = Names::new(&file.stacks);
+        let knows_reserved = inspection.peak_reserved_bytes.is_some();
+        let capacity = inspection.ooms.first().filter(|_| knows_reserved).map(|oom| oom.capacity());
+        Self {
+            map: AddressMap::new(&recorded, &timeline),
+            state: State::new(&recorded, &names, timeline.peak_requested_at),
+            limit: limit.or(capacity),
+            inspection,
+            timeline,
+        }
+    }
+}
+
+/// A figure by its name.
+#[derive(Debug)]
+pub struct Figure {
+    /// For file names.
+    pub name: &'static str,
+    /// For people.
+    pub title: String,
+    drawing: Svg,
+}
+
+impl Figure {
+    /// The figure as an SVG file, with its colours.
+    #[must_use]
+    pub fn document(&self) -> String {
+        self.drawing.document(&self.title)
+    }
+
+    /// The figure as a part of the page, in the colours of its theme.
+    pub(crate) fn inline(&self) -> String {
+        self.drawing.inline(&self.title)
+    }
+}
+
+/// All figures that there is something to draw for.
+#[must_use]
+pub fn figures(picture: &Picture) -> Vec<Figure> {
+    let figures = [
+        over_time::memory(picture),
+        over_time::causes(picture),
+        over_time::map(picture),
+        at_once::state(picture),
+        at_once::policies(picture),
+        at_once::calls(picture),
+    ];
+    figures.into_iter().flatten().collect()
+}
+
+pub(crate) use at_once::{calls, policies};
+pub(crate) use over_time::LAYERS;

@@ -1,0 +1,160 @@
+//! Figures with time to the right.
+
+use super::scale::{Plot, legend};
+use super::{Figure, Picture};
+use crate::address_map::{FULL, ROWS};
+use crate::svg::Anchor;
+use crate::text;
+use crate::timeline::{Span, Stretch};
+
+/// Most points of a line: two for each pixel are enough.
+const MOST_POINTS: usize = 1800;
+
+/// What the program had asked for, what blocks took, and what was reserved.
+pub(super) fn memory(picture: &Picture) -> Option<Figure> {
+    let stretches = &picture.timeline.stretches;
+    if stretches.is_empty() {
+        return None;
+    }
+    let inspection = &picture.inspection;
+    let most = stretches.iter().map(|s| s.reserved.high.max(s.live.high)).max().unwrap_or(0);
+    // A limit far above everything would press the curves down to nothing.
+    let limit = picture.limit.filter(|&limit| limit <= most.saturating_mul(3));
+    let plot = Plot::new(340.0, inspection.duration_us, most.max(limit.unwrap_or(0)));
+    let title = format!("{}: memory over time", inspection.name);
+    let mut svg = plot.begin(&title);
+    let mut names = Vec::new();
+    if inspection.peak_reserved_bytes.is_some() {
+        line(&mut svg, &plot, "s-reserved", stretches, |s| s.reserved);
+        names.push(("k-reserved", "reserved"));
+    }
+    for row in inspection.policies.iter().filter(|row| !row.reserved.is_empty()) {
+        let points = row.reserved.iter().map(|&(time, bytes)| (plot.x(time), plot.y(bytes)));
+        svg.path("s-pool", points);
+        names.push(("k-pool", "reserved by this pool"));
+    }
+    line(&mut svg, &plot, "s-live", stretches, |s| s.live);
+    line(&mut svg, &plot, "s-requested", stretches, |s| s.requested);
+    names.extend([("k-live", "in blocks"), ("k-requested", "asked for")]);
+    if let Some(limit) = limit {
+        let [left, _, width, _] = plot.inside();
+        let y = plot.y(limit);
+        svg.line("limit", [left, y, left + width, y]);
+        names.push(("k-limit", "limit"));
+    }
+    legend(&mut svg, &names);
+    Some(Figure { name: "memory", title, drawing: svg })
+}
+
+/// A line that shows the least and the most of each pixel.
+fn line(
+    svg: &mut crate::svg::Svg,
+    plot: &Plot,
+    class: &str,
+    stretches: &[Stretch],
+    of: impl Fn(&Stretch) -> Span,
+) {
+    let per_point = stretches.len().div_ceil(MOST_POINTS / 2).max(1);
+    let mut before = None;
+    let points = stretches.chunks(per_point).flat_map(|part| {
+        let x = plot.x(part[0].time_us);
+        let last = part.last().map_or(0, |s| of(s).high);
+        // As steps: between two events nothing changes.
+        let y = before.replace(plot.y(last));
+        let low = part.iter().map(|s| of(s).low).min().unwrap_or(0);
+        let high = part.iter().map(|s| of(s).high).max().unwrap_or(0);
+        [(x, y.unwrap_or(plot.y(low))), (x, plot.y(low)), (x, plot.y(high)), (x, plot.y(last))]
+    });
+    svg.path(class, points);
+}
+
+/// Classes of colour, from the bottom up, each cause in the order of `Causes::all`.
+pub(crate) const LAYERS: [(&str, &str); 7] = [
+    ("c-in-use", "in use"),
+    ("c-rounding", "rounding"),
+    ("c-fenced", "still in use by a stream"),
+    ("c-other-pool", "other pool or class"),
+    ("c-other-stream", "other stream"),
+    ("c-too-small", "holes too small"),
+    ("c-cached", "cached beyond need"),
+];
+
+/// Where the reserved bytes are, as stacked areas.
+pub(super) fn causes(picture: &Picture) -> Option<Figure> {
+    picture.inspection.peak_reserved_bytes?;
+    let samples = &picture.timeline.samples;
+    let most = samples.iter().map(|sample| sample.causes.reserved).max()?;
+    let plot = Plot::new(340.0, picture.inspection.duration_us, most);
+    let title = format!("{}: fragmentation by cause", picture.inspection.name);
+    let mut svg = plot.begin(&title);
+    let step = samples.len().div_ceil(MOST_POINTS / 2).max(1);
+    let sums: Vec<(u64, [u64; 8])> = samples
+        .iter()
+        .step_by(step)
+        .map(|sample| {
+            let c = &sample.causes;
+            let all = c.all().map(|cause| cause.bytes);
+            let mut sums = [0; 8];
+            for (index, bytes) in std::iter::once(c.requested).chain(all).enumerate() {
+                sums[index + 1] = sums[index] + bytes;
+            }
+            (sample.time_us, sums)
+        })
+        .collect();
+    let sums = &sums;
+    for (index, (class, _)) in LAYERS.iter().enumerate() {
+        // As steps: between two moments nothing is known to change.
+        let along = |level: usize| {
+            sums.iter().enumerate().flat_map(move |(at, (time, levels))| {
+                let end = sums.get(at + 1).map_or(plot.end(), |(time, _)| plot.x(*time));
+                let y = plot.y(levels[level]);
+                [(plot.x(*time), y), (end, y)]
+            })
+        };
+        svg.path(class, along(index).chain(along(index + 1).collect::<Vec<_>>().into_iter().rev()));
+    }
+    legend(&mut svg, &LAYERS);
+    Some(Figure { name: "causes", title, drawing: svg })
+}
+
+/// Addresses over time.
+pub(super) fn map(picture: &Picture) -> Option<Figure> {
+    let map = &picture.map;
+    if map.times_us.is_empty() {
+        return None;
+    }
+    let plot = Plot::new(420.0, picture.inspection.duration_us, map.len);
+    let title = format!("{}: addresses over time", picture.inspection.name);
+    let mut svg = plot.begin(&title);
+    #[expect(clippy::cast_precision_loss, reason = "a few hundred rows")]
+    let row_height = (plot.y(0) - plot.y(map.len)) / ROWS as f64;
+    let bottom = plot.y(0);
+    let [left, _, width, _] = plot.inside();
+    for (index, column) in map.cells.chunks(ROWS).enumerate() {
+        let from = plot.x(map.times_us[index]);
+        let to = map.times_us.get(index + 1).map_or(left + width, |&time| plot.x(time));
+        let mut row = 0;
+        while row < ROWS {
+            let level = column[row];
+            let end = column[row..].iter().position(|&other| other != level);
+            let end = end.map_or(ROWS, |len| row + len);
+            if level > 0 && to > from {
+                #[expect(clippy::cast_precision_loss, reason = "a few hundred rows")]
+                let (low, high) = (row as f64 * row_height, end as f64 * row_height);
+                let class = format!("m{level}");
+                svg.rect(&class, from, bottom - high, to - from + 0.3, high - low + 0.3);
+            }
+            row = end;
+        }
+    }
+    legend(&mut svg, &[("m1", "free"), ("m5", "partly in use"), ("m10", "in use")]);
+    svg.text(
+        "faint",
+        Anchor::End,
+        left + width,
+        41.0,
+        &format!("{} of addresses, gaps left out", text::bytes(map.len)),
+    );
+    debug_assert_eq!(FULL, 10, "as many classes of colour");
+    Some(Figure { name: "map", title, drawing: svg })
+}

@@ -1,0 +1,118 @@
+//! Axes: from quantities to pixels, and where marks go.
+
+use super::Svg;
+use crate::svg::Anchor;
+use crate::text;
+
+/// Width of all figures, in pixels.
+pub(super) const WIDTH: f64 = 960.0;
+const LEFT: f64 = 76.0;
+const RIGHT: f64 = 16.0;
+const TOP: f64 = 52.0;
+const BOTTOM: f64 = 34.0;
+
+/// A plot of bytes over time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plot {
+    height: f64,
+    /// Microseconds at the right end.
+    duration: f64,
+    /// Bytes at the top.
+    most: f64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "pixels need no 53 bits")]
+impl Plot {
+    pub(super) fn new(height: f64, duration_us: u64, most: u64) -> Self {
+        Self { height, duration: duration_us.max(1) as f64, most: most.max(1) as f64 * 1.04 }
+    }
+
+    pub(super) fn x(&self, time_us: u64) -> f64 {
+        LEFT + (WIDTH - LEFT - RIGHT) * (time_us as f64 / self.duration).min(1.0)
+    }
+
+    /// The right end.
+    pub(super) fn end(&self) -> f64 {
+        WIDTH - RIGHT
+    }
+
+    pub(super) fn y(&self, bytes: u64) -> f64 {
+        TOP + (self.height - TOP - BOTTOM) * (1.0 - (bytes as f64 / self.most).min(1.0))
+    }
+
+    /// Left, top, width and height of what is drawn in.
+    pub(super) fn inside(&self) -> [f64; 4] {
+        [LEFT, TOP, WIDTH - LEFT - RIGHT, self.height - TOP - BOTTOM]
+    }
+
+    /// A drawing with a title, axes and marks.
+    pub(super) fn begin(&self, title: &str) -> Svg {
+        let mut svg = Svg::new(WIDTH, self.height);
+        svg.text("title", Anchor::Start, 12.0, 20.0, title);
+        let step = byte_step(self.most);
+        let mut mark = 0;
+        while (mark as f64) <= self.most {
+            let y = self.y(mark);
+            svg.line("grid", [LEFT, y, WIDTH - RIGHT, y]);
+            svg.text("faint", Anchor::End, LEFT - 6.0, y + 4.0, &text::bytes_short(mark));
+            mark += step;
+        }
+        let step = time_step(self.duration);
+        let mut mark = 0;
+        while (mark as f64) <= self.duration {
+            let (x, bottom) = (self.x(mark), self.height - BOTTOM);
+            svg.line("axis", [x, bottom, x, bottom + 4.0]);
+            svg.text("faint", Anchor::Middle, x, bottom + 18.0, &text::time_short(mark));
+            mark += step;
+        }
+        svg.line("axis", [LEFT, self.height - BOTTOM, WIDTH - RIGHT, self.height - BOTTOM]);
+        svg
+    }
+}
+
+/// Names with their colours, in the line below the title.
+pub(super) fn legend(svg: &mut Svg, entries: &[(&str, &str)]) {
+    let mut x = LEFT;
+    for (class, name) in entries {
+        svg.rect(class, x, 31.0, 11.0, 11.0);
+        svg.text("faint", Anchor::Start, x + 15.0, 41.0, name);
+        #[expect(clippy::cast_precision_loss, reason = "a few letters")]
+        let letters = name.chars().count() as f64;
+        x += 30.0 + letters * 6.6;
+    }
+}
+
+/// A power of two of bytes that makes at most six marks.
+fn byte_step(most: f64) -> u64 {
+    let mut step = 1u64;
+    #[expect(clippy::cast_precision_loss, reason = "powers of two are exact")]
+    while most / step as f64 > 6.0 {
+        step *= 2;
+    }
+    step
+}
+
+/// 1, 2 or 5 times a power of ten of microseconds that makes at most ten marks.
+fn time_step(duration: f64) -> u64 {
+    let mut step = 1u64;
+    loop {
+        for factor in [1, 2, 5] {
+            #[expect(clippy::cast_precision_loss, reason = "steps are far below 2^53")]
+            if duration / (step * factor) as f64 <= 10.0 {
+                return step * factor;
+            }
+        }
+        step *= 10;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_round() {
+        assert_eq!([5.0, 7.0, 20e9].map(byte_step), [1, 2, 1 << 32]);
+        assert_eq!([1.0, 49_200.0, 12_170_000.0].map(time_step), [1, 5_000, 2_000_000]);
+    }
+}

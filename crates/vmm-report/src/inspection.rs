@@ -1,0 +1,231 @@
+//! All that is said about one device of a file.
+
+use serde::Serialize;
+use vmm_trace::{DetailedTrace, EventKind};
+
+use crate::advice::advise;
+use crate::growth::{Growth, growths};
+use crate::moment::{Moment, Wanted};
+use crate::owners::Names;
+use crate::policies::PolicyRow;
+use crate::recorded::{Allocator, Recorded};
+use crate::timeline::{References, Timeline};
+
+/// Growth below this share of the peak is not worth a line: one in so many.
+const SMALLEST_GROWTH: u64 = 200;
+/// Failed allocations that are told; a program that goes on may have thousands.
+const MOST_OOMS: usize = 8;
+
+/// What a program did with the memory of one device.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Inspection {
+    /// Name of the file, with the device where it has several.
+    pub name: String,
+    /// Index of the device.
+    pub device: u32,
+    /// Who recorded it.
+    #[serde(skip)]
+    pub allocator: Allocator,
+    /// Events of the trace.
+    pub events: usize,
+    /// From the first event to the last.
+    pub duration_us: u64,
+    /// Streams.
+    pub streams: usize,
+    /// The most bytes that the program held at once: no allocator needs less.
+    pub peak_requested_bytes: u64,
+    /// The most that its allocator held from the device; `None` where the file does not say.
+    pub peak_reserved_bytes: Option<u64>,
+    /// When most was held.
+    pub peak: Moment,
+    /// When most was reserved; `None` where the file does not say, or at the same moment.
+    pub reserved_peak: Option<Moment>,
+    /// The end of the recording.
+    pub end: Moment,
+    /// What grows step by step.
+    pub growths: Vec<Growth>,
+    /// Allocations that failed, in order; the first few.
+    pub ooms: Vec<OutOfMemory>,
+    /// How many failed in all.
+    pub oom_count: usize,
+    /// Settings of the allocator, those left out that switch nothing on.
+    pub settings: Vec<(String, String)>,
+    /// What other ways to manage memory would need.
+    pub policies: Vec<PolicyRow>,
+    /// What to do, most useful first.
+    pub advice: Vec<String>,
+}
+
+/// An allocation that failed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OutOfMemory {
+    /// What was asked for.
+    pub wanted: Wanted,
+    /// Free bytes of the device then; 0 where the file does not say.
+    pub device_free_bytes: u64,
+    /// The state that it met.
+    pub moment: Moment,
+}
+
+impl OutOfMemory {
+    /// What the process could have had in all, in bytes: what it held and what the device had left.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.moment.causes.reserved + self.device_free_bytes
+    }
+
+    /// Whether the request would have fitted, had nothing been lost to fragmentation.
+    #[must_use]
+    pub fn is_fragmentation(&self) -> bool {
+        self.moment.held_bytes + self.wanted.bytes <= self.capacity()
+    }
+}
+
+impl Inspection {
+    /// Looks at device number `index` of a file's devices.
+    ///
+    /// `policies` says what others would need, for the advice.
+    ///
+    /// # Panics
+    /// If the file has fewer devices.
+    #[must_use]
+    pub fn new(file: &DetailedTrace, index: usize, policies: Vec<PolicyRow>) -> Self {
+        let recorded = Recorded::new(file, index);
+        Self::of(file, &recorded, &Timeline::new(&recorded), policies)
+    }
+
+    /// The same, where the timeline is there already.
+    #[must_use]
+    pub fn of(
+        file: &DetailedTrace,
+        recorded: &Recorded<'_>,
+        timeline: &Timeline,
+        policies: Vec<PolicyRow>,
+    ) -> Self {
+        let trace = recorded.trace;
+        let names = Names::new(&file.stacks);
+        let references = References::new(recorded);
+        let mut walk = recorded.walk();
+        let mut stops = Stops::of(recorded, timeline);
+        let moments = stops
+            .counts
+            .iter()
+            .map(|&count| {
+                walk.advance_to(count);
+                (count, Moment::of(recorded, &references, &names, &walk, count))
+            })
+            .collect::<Vec<_>>();
+        let take = |count: usize| {
+            let at = moments.iter().position(|(at, _)| *at == count).expect("all were visited");
+            moments[at].1.clone()
+        };
+        let knows_reserved = trace.recorded_peak_reserved_bytes() > 0;
+        let peak = take(timeline.peak_requested_at);
+        let has_other = knows_reserved && timeline.peak_reserved_at != timeline.peak_requested_at;
+        let reserved_peak = has_other.then(|| take(timeline.peak_reserved_at));
+        let end = take(trace.events.len());
+        let ooms = stops
+            .ooms
+            .drain(..)
+            .map(|oom| {
+                let moment = take(oom.count);
+                // The walk stood before the event, so the failed request is the next.
+                let wanted = moment.next.clone().expect("a failed request is a miss");
+                OutOfMemory { wanted, device_free_bytes: oom.device_free, moment }
+            })
+            .collect();
+        let smallest = trace.peak_requested_bytes() / SMALLEST_GROWTH;
+        let mut inspection = Self {
+            name: match file.trace.devices.len() {
+                1 => file.trace.name.clone(),
+                _ => format!("{}#{}", file.trace.name, trace.device),
+            },
+            device: trace.device,
+            allocator: recorded.allocator,
+            events: trace.events.len(),
+            duration_us: trace.duration_us(),
+            streams: trace.streams.len(),
+            peak_requested_bytes: trace.peak_requested_bytes(),
+            peak_reserved_bytes: knows_reserved.then(|| trace.recorded_peak_reserved_bytes()),
+            peak,
+            reserved_peak,
+            end,
+            growths: growths(recorded, &names, smallest.max(1)),
+            ooms,
+            oom_count: stops.oom_count,
+            settings: in_force(&file.trace.settings),
+            policies,
+            advice: Vec::new(),
+        };
+        inspection.advice = advise(&inspection);
+        inspection
+    }
+
+    /// The moment at which fragmentation hurts most: the first failure, or else the peak of what
+    /// was reserved.
+    #[must_use]
+    pub fn worst(&self) -> &Moment {
+        match (self.ooms.first(), &self.reserved_peak) {
+            (Some(oom), _) => &oom.moment,
+            (None, Some(moment)) => moment,
+            (None, None) => &self.peak,
+        }
+    }
+
+    /// The most that the program would have held, had its failed requests been served.
+    #[must_use]
+    pub fn needed_bytes(&self) -> u64 {
+        let failed = self.ooms.iter().map(|oom| oom.moment.held_bytes + oom.wanted.bytes);
+        failed.fold(self.peak_requested_bytes, u64::max)
+    }
+
+    /// The value of a setting that is in force.
+    #[must_use]
+    pub fn setting(&self, key: &str) -> Option<&str> {
+        self.settings.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+}
+
+/// The moments at which the walk stops.
+struct Stops {
+    /// Numbers of events, ascending, each once.
+    counts: Vec<usize>,
+    ooms: Vec<OomStop>,
+    oom_count: usize,
+}
+
+struct OomStop {
+    /// Events before the failure.
+    count: usize,
+    device_free: u64,
+}
+
+impl Stops {
+    fn of(recorded: &Recorded<'_>, timeline: &Timeline) -> Self {
+        let events = &recorded.trace.events;
+        let failures = events.iter().enumerate().filter_map(|(count, event)| match event.kind {
+            EventKind::Oom { device_free, .. } => Some(OomStop { count, device_free }),
+            _ => None,
+        });
+        let mut ooms: Vec<OomStop> = failures.collect();
+        let oom_count = ooms.len();
+        ooms.truncate(MOST_OOMS);
+        let mut counts = vec![timeline.peak_requested_at, timeline.peak_reserved_at, events.len()];
+        counts.extend(ooms.iter().map(|oom| oom.count));
+        counts.sort_unstable();
+        counts.dedup();
+        Self { counts, ooms, oom_count }
+    }
+}
+
+/// Settings that say something: the long list of zeros that every file has is left out.
+fn in_force(settings: &[(String, String)]) -> Vec<(String, String)> {
+    let says_something = |(key, value): &&(String, String)| match (key.as_str(), value.as_str()) {
+        // Whether it is on or off, it explains what is seen.
+        ("expandable_segments", _) => true,
+        // The default.
+        ("pinned_num_register_threads", "1") => false,
+        (_, value) => !matches!(value, "" | "0" | "0.0" | "-1" | "False" | "None"),
+    };
+    settings.iter().filter(says_something).cloned().collect()
+}

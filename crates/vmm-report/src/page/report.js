@@ -1,0 +1,347 @@
+"use strict";
+// Draws the figures of a report. All data is in the page; nothing is loaded.
+(() => {
+const MIB = 1 << 20;
+const root = document.documentElement;
+const bytesOf = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
+const f64 = text => new Float64Array(bytesOf(text).buffer);
+const f32 = text => new Float32Array(bytesOf(text).buffer);
+const color = name => getComputedStyle(root).getPropertyValue("--" + name).trim();
+
+function bytes(n) {
+  const units = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+  for (const [unit, name] of units) {
+    if (n >= unit) { const v = n / unit; return `${v < 10 ? v.toFixed(2) : v < 100 ? v.toFixed(1) : v.toFixed(0)} ${name}`; }
+  }
+  return `${n} bytes`;
+}
+function time(us) {
+  return us < 1e3 ? `${us.toFixed(0)} µs` : us < 1e6 ? `${(us / 1e3).toFixed(2)} ms` : `${(us / 1e6).toFixed(3)} s`;
+}
+// Marks: powers of two for bytes, 1, 2 or 5 times a power of ten for times.
+function byteStep(most) { let step = 1; while (most / step > 5) step *= 2; return step; }
+function timeStep(span, marks) {
+  for (let step = 1; ; step *= 10) for (const f of [1, 2, 5]) if (span / (step * f) <= marks) return step * f;
+}
+function markText(us, step) {
+  if (us === 0) return "0";
+  if (step >= 1e6) return `${us / 1e6} s`;
+  if (us >= 1e6) return `${(us / 1e6).toFixed(Math.max(0, 6 - Math.floor(Math.log10(step))))} s`;
+  return step >= 1e3 ? `${us / 1e3} ms` : `${(us / 1e3).toFixed(step >= 100 ? 1 : 3)} ms`;
+}
+
+// The first index with t[index] > value.
+function after(t, value) {
+  let low = 0, high = t.length;
+  while (low < high) { const mid = (low + high) >> 1; if (t[mid] <= value) low = mid + 1; else high = mid; }
+  return low;
+}
+
+// Least and most of ever more points: a view of any width reads a few hundred of them.
+function pyramid(t, v, lanes) {
+  const levels = [{ t, v }];
+  while (levels[levels.length - 1].t.length > 256) {
+    const below = levels[levels.length - 1], count = below.t.length >> 1;
+    const up = { t: new Float64Array(count), v: new Float32Array(count * lanes) };
+    for (let i = 0; i < count; i++) {
+      up.t[i] = below.t[2 * i];
+      // An odd last point belongs to the last pair.
+      const last = i === count - 1 ? below.t.length - 1 : 2 * i + 1;
+      for (let lane = 0; lane < lanes; lane += 2) {
+        let low = Infinity, high = -Infinity;
+        for (let j = 2 * i; j <= last; j++) {
+          low = Math.min(low, below.v[j * lanes + lane]);
+          high = Math.max(high, below.v[j * lanes + lane + 1]);
+        }
+        up.v[i * lanes + lane] = low; up.v[i * lanes + lane + 1] = high;
+      }
+    }
+    levels.push(up);
+  }
+  return levels;
+}
+
+const LEFT = 68, RIGHT = 10, TOP = 8, BOTTOM = 24;
+const CAUSES = [["in-use", "in use"], ["rounding", "rounding"], ["fenced", "still in use by a stream"], ["other-pool", "other pool or class"],
+  ["other-stream", "other stream"], ["too-small", "holes too small"], ["cached", "cached beyond need"]];
+const OWNERS = ["#4c78d8", "#3aa17e", "#b76cc4", "#c98a1b", "#5fa8c9", "#8a7fd1", "#7a9e3d", "#c0679a"];
+
+class Device {
+  constructor(data) {
+    this.data = data;
+    this.end = Math.max(data.duration, 1);
+    this.t0 = 0; this.t1 = this.end;
+    this.levels = pyramid(f64(data.s.t), f32(data.s.v), 6);
+    this.samples = { t: f64(data.c.t), v: f32(data.c.v) };
+    if (data.m) this.map = { ...data.m, t: f64(data.m.t), cells: bytesOf(data.m.cells) };
+    if (data.pool) this.pool = { t: f64(data.pool.t), v: f32(data.pool.v) };
+    if (data.p) this.peak = { ...data.p, offset: f64(data.p.offset), address: f64(data.p.address), size: f64(data.p.size), len: f64(data.p.len), owner: f64(data.p.owner) };
+    this.charts = [];
+    this.pointer = null;
+  }
+  show(t0, t1) {
+    const span = Math.min(Math.max(t1 - t0, Math.min(10, this.end)), this.end);
+    this.t0 = Math.min(Math.max(t0, 0), this.end - span);
+    this.t1 = this.t0 + span;
+    this.redraw();
+  }
+  zoom(factor, at = (this.t0 + this.t1) / 2) { this.show(at - (at - this.t0) * factor, at + (this.t1 - at) * factor); }
+  pan(share) { const by = (this.t1 - this.t0) * share; this.show(this.t0 + by, this.t1 + by); }
+  redraw() {
+    if (this.waits) return;
+    this.waits = true;
+    requestAnimationFrame(() => { this.waits = false; this.charts.forEach(chart => chart.draw()); });
+  }
+}
+
+class Chart {
+  constructor(canvas, device) {
+    this.canvas = canvas; this.device = device; this.kind = canvas.dataset.kind; this.small = "small" in canvas.dataset;
+    device.charts.push(this);
+    new ResizeObserver(() => this.draw()).observe(canvas);
+    if (this.small) return;
+    canvas.addEventListener("pointermove", e => this.move(e));
+    canvas.addEventListener("pointerleave", () => { tip.hidden = true; device.pointer = null; device.redraw(); });
+    if (this.kind === "peak") return;
+    canvas.tabIndex = 0;
+    canvas.addEventListener("wheel", e => {
+      // Without a key the wheel belongs to the page, which must not be trapped.
+      if (!(e.ctrlKey || e.metaKey || e.shiftKey)) return;
+      e.preventDefault();
+      device.zoom(Math.exp((e.deltaY || e.deltaX) * 0.002), this.timeAt(e.offsetX));
+    }, { passive: false });
+    canvas.addEventListener("pointerdown", e => { this.drag = { x: e.clientX, t0: device.t0, t1: device.t1 }; canvas.setPointerCapture(e.pointerId); });
+    canvas.addEventListener("pointerup", () => { this.drag = null; });
+    canvas.addEventListener("pointercancel", () => { this.drag = null; });
+    canvas.addEventListener("dblclick", () => device.show(0, device.end));
+    canvas.addEventListener("keydown", e => {
+      const act = { "+": () => device.zoom(0.5), "=": () => device.zoom(0.5), "-": () => device.zoom(2), "0": () => device.show(0, device.end),
+        ArrowLeft: () => device.pan(-0.2), ArrowRight: () => device.pan(0.2) }[e.key];
+      if (act) { e.preventDefault(); act(); }
+    });
+  }
+  get inner() { return this.width - LEFT - RIGHT; }
+  timeAt(x) { return this.device.t0 + (x - LEFT) / this.inner * (this.device.t1 - this.device.t0); }
+  x(t) { return LEFT + (t - this.device.t0) / (this.device.t1 - this.device.t0) * this.inner; }
+  y(bytes) { return TOP + (this.height - TOP - BOTTOM) * (1 - bytes / this.most); }
+  move(e) {
+    const device = this.device;
+    if (this.drag) {
+      const by = (this.drag.x - e.clientX) / this.inner * (this.drag.t1 - this.drag.t0);
+      device.show(this.drag.t0 + by, this.drag.t1 + by);
+      return;
+    }
+    const text = this.kind === "peak" ? this.pieceAt(e.offsetX, e.offsetY) : this.textAt(this.timeAt(e.offsetX));
+    if (this.kind !== "peak") { device.pointer = this.timeAt(e.offsetX); device.redraw(); }
+    tip.hidden = !text;
+    if (!text) return;
+    tip.textContent = text;
+    const right = e.clientX + 14 + tip.offsetWidth < innerWidth;
+    tip.style.left = `${right ? e.clientX + 14 : Math.max(4, e.clientX - 14 - tip.offsetWidth)}px`;
+    tip.style.top = `${Math.max(4, Math.min(e.clientY + 14, innerHeight - tip.offsetHeight - 4))}px`;
+  }
+  textAt(t) {
+    const { device } = this, s = device.levels[0];
+    if (t < device.t0 || t > device.t1 || !s.t.length) return "";
+    if (this.kind === "causes") {
+      const i = Math.max(0, after(device.samples.t, t) - 1), v = device.samples.v;
+      const lines = CAUSES.map(([, name], k) => [name, v[i * 7 + k] * MIB]).filter(([, n]) => n > 0).reverse();
+      return [`at ${time(device.samples.t[i])}`, ...lines.map(([name, n]) => `${name}: ${bytes(Math.round(n))}`)].join("\n");
+    }
+    const i = Math.max(0, after(s.t, t) - 1), at = k => bytes(Math.round(s.v[i * 6 + k] * MIB));
+    const lines = [`at ${time(s.t[i])}`, `asked for: ${at(1)}`, `in blocks: ${at(3)}`];
+    if (device.data.reserved) lines.push(`reserved: ${at(5)}`);
+    if (device.pool) lines.push(`reserved by this pool: ${bytes(Math.round(device.pool.v[Math.max(0, after(device.pool.t, t) - 1)] * MIB))}`);
+    return lines.join("\n");
+  }
+  draw() {
+    const { canvas } = this, width = canvas.clientWidth, height = canvas.clientHeight;
+    if (!width || !height) return;
+    const dense = window.devicePixelRatio || 1;
+    if (canvas.width !== Math.round(width * dense) || canvas.height !== Math.round(height * dense)) {
+      canvas.width = Math.round(width * dense); canvas.height = Math.round(height * dense);
+    }
+    Object.assign(this, { width, height });
+    const g = this.g = canvas.getContext("2d");
+    g.setTransform(dense, 0, 0, dense, 0, 0);
+    g.clearRect(0, 0, width, height);
+    g.font = "12px system-ui, 'DejaVu Sans', Arial, sans-serif";
+    ({ memory: () => this.memory(), causes: () => this.causes(), map: () => this.mapped(), peak: () => this.state() })[this.kind]();
+    const at = this.device.pointer;
+    if (this.kind !== "peak" && !this.small && at !== null && at >= this.device.t0 && at <= this.device.t1) {
+      g.strokeStyle = color("axis"); g.lineWidth = 1;
+      g.beginPath(); g.moveTo(this.x(at), TOP); g.lineTo(this.x(at), height - BOTTOM); g.stroke();
+    }
+  }
+  axes(most) {
+    const { g, device } = this;
+    this.most = Math.max(most * 1.04, 1);
+    g.lineWidth = 1; g.fillStyle = color("soft"); g.strokeStyle = color("grid"); g.textAlign = "right"; g.textBaseline = "middle";
+    for (let mark = 0, step = byteStep(this.most); mark <= this.most; mark += step) {
+      const y = Math.round(this.y(mark)) + 0.5;
+      g.beginPath(); g.moveTo(LEFT, y); g.lineTo(this.width - RIGHT, y); g.stroke();
+      g.fillText(mark ? bytes(mark).replace(/\.0+ /, " ") : "0", LEFT - 6, y);
+    }
+    const step = timeStep(device.t1 - device.t0, Math.max(2, Math.floor(this.inner / 90)));
+    g.textAlign = "center"; g.textBaseline = "top";
+    for (let mark = Math.ceil(device.t0 / step) * step; mark <= device.t1; mark += step) {
+      const x = this.x(mark);
+      g.beginPath(); g.moveTo(x, this.height - BOTTOM); g.lineTo(x, this.height - BOTTOM + 4); g.stroke();
+      if (x < this.width - 20) g.fillText(markText(mark, step), x, this.height - BOTTOM + 7);
+    }
+    g.save(); g.beginPath(); g.rect(LEFT, TOP - 2, this.inner, this.height - TOP - BOTTOM + 4); g.clip();
+  }
+  // The level whose points in view are about as many as pixels, and those points.
+  visible(levels) {
+    const { t0, t1 } = this.device;
+    for (const level of levels) {
+      const from = Math.max(0, after(level.t, t0) - 1), to = Math.min(level.t.length, after(level.t, t1) + 1);
+      if (to - from <= this.inner * 2 || level === levels[levels.length - 1]) return { ...level, from, to };
+    }
+  }
+  memory() {
+    const { g, device } = this, s = this.visible(device.levels);
+    let most = 0;
+    for (let i = s.from; i < s.to; i++) most = Math.max(most, s.v[i * 6 + 3], s.v[i * 6 + 5]);
+    if (this.small) most = ranksMost / MIB;
+    const limit = device.data.limit && device.data.limit <= most * MIB * 3 ? device.data.limit : 0;
+    this.axes(Math.max(most * MIB, limit));
+    const curve = (name, low, high, width) => {
+      g.strokeStyle = color(name); g.lineWidth = width; g.beginPath();
+      for (let i = s.from; i < s.to; i++) {
+        const x = this.x(s.t[i]);
+        // As steps: between two events nothing changes.
+        if (i > s.from) g.lineTo(x, this.y(s.v[(i - 1) * 6 + high] * MIB));
+        else g.moveTo(x, this.y(s.v[i * 6 + low] * MIB));
+        g.lineTo(x, this.y(s.v[i * 6 + low] * MIB)); g.lineTo(x, this.y(s.v[i * 6 + high] * MIB));
+      }
+      if (s.to > s.from) g.lineTo(this.x(device.t1), this.y(s.v[(s.to - 1) * 6 + high] * MIB));
+      g.stroke();
+    };
+    if (device.data.reserved) curve("reserved", 4, 5, 1.6);
+    if (device.pool) {
+      const { t, v } = device.pool;
+      g.strokeStyle = color("pool"); g.lineWidth = 1.3; g.beginPath();
+      for (let i = Math.max(0, after(t, device.t0) - 1); i < t.length; i++) {
+        g.lineTo(this.x(t[i]), this.y(v[i] * MIB));
+        if (i + 1 < t.length) g.lineTo(this.x(t[i + 1]), this.y(v[i] * MIB));
+        if (t[i] > device.t1) break;
+      }
+      g.stroke();
+    }
+    curve("live", 2, 3, 1.2); curve("requested", 0, 1, 1.5);
+    if (limit) { g.strokeStyle = color("limit"); g.setLineDash([6, 4]); g.beginPath(); g.moveTo(LEFT, this.y(limit)); g.lineTo(this.width - RIGHT, this.y(limit)); g.stroke(); g.setLineDash([]); }
+    g.restore();
+  }
+  causes() {
+    const { g, device } = this, { t, v } = device.samples;
+    const from = Math.max(0, after(t, device.t0) - 1), to = Math.min(t.length, after(t, device.t1) + 1);
+    const sums = new Float64Array(to - from);
+    let most = 0;
+    for (let i = from; i < to; i++) { let sum = 0; for (let k = 0; k < 7; k++) sum += v[i * 7 + k]; most = Math.max(most, sum); }
+    this.axes(most * MIB);
+    CAUSES.forEach(([name], k) => {
+      // As steps: between two moments nothing is known to change.
+      g.fillStyle = color(name); g.beginPath();
+      const edge = i => this.y(sums[i - from] * MIB), end = i => this.x(i + 1 < to ? t[i + 1] : device.t1);
+      for (let i = from; i < to; i++) { g.lineTo(this.x(t[i]), edge(i)); g.lineTo(end(i), edge(i)); }
+      for (let i = from; i < to; i++) sums[i - from] += v[i * 7 + k];
+      for (let i = to - 1; i >= from; i--) { g.lineTo(end(i), edge(i)); g.lineTo(this.x(t[i]), edge(i)); }
+      g.fill();
+    });
+    g.restore();
+  }
+  mapped() {
+    const { g, device } = this, { t, cells, rows, len } = device.map;
+    this.axes(len);
+    const free = rgb(color("free")), full = rgb(color("full"));
+    const shades = Array.from({ length: 11 }, (_, level) => `rgb(${free.map((c, k) => Math.round(c + (full[k] - c) * Math.max(0, level - 1) / 9)).join()})`);
+    const unit = (this.y(0) - this.y(len)) / rows, bottom = this.y(0);
+    for (let column = Math.max(0, after(t, device.t0) - 1); column < t.length && t[column] <= device.t1; column++) {
+      const from = this.x(t[column]), to = column + 1 < t.length ? this.x(t[column + 1]) : this.x(device.end);
+      for (let row = 0; row < rows;) {
+        const level = cells[column * rows + row];
+        let end = row + 1;
+        while (end < rows && cells[column * rows + end] === level) end++;
+        if (level) { g.fillStyle = shades[level]; g.fillRect(from, bottom - end * unit, to - from + 0.4, (end - row) * unit + 0.3); }
+        row = end;
+      }
+    }
+    g.restore();
+  }
+  state() {
+    const { g, device } = this, p = device.peak, rows = this.rows = Math.max(8, Math.floor(this.height / 16));
+    const unit = this.height / rows, rowLen = this.rowLen = p.len_total / rows;
+    const free = color("free"), fenced = color("fenced");
+    for (let i = 0; i < p.offset.length; i++) {
+      const owner = p.owner[i];
+      g.fillStyle = owner === -1 ? free : owner < -1 ? fenced : OWNERS[owner % OWNERS.length];
+      this.parts(p.offset[i], p.size[i], (x, y, w) => g.fillRect(x, y * unit + 1, Math.max(w - (w > 2 ? 0.6 : 0), 0.3), unit - 2));
+    }
+    if (this.hovered !== undefined) {
+      g.strokeStyle = color("mark"); g.lineWidth = 2;
+      this.parts(p.offset[this.hovered], p.size[this.hovered], (x, y, w) => g.strokeRect(x, y * unit + 1, Math.max(w, 2), unit - 2));
+    }
+  }
+  parts(offset, size, put) {
+    for (let at = offset, end = offset + size; at < end;) {
+      const row = Math.min(Math.floor(at / this.rowLen + 1e-9), this.rows - 1), next = Math.min(end, (row + 1) * this.rowLen);
+      if (next <= at) break;
+      put((at - row * this.rowLen) / this.rowLen * this.width, row, (next - at) / this.rowLen * this.width);
+      at = next;
+    }
+  }
+  pieceAt(x, y) {
+    const p = this.device.peak, at = (Math.floor(y / this.height * this.rows) + x / this.width) * this.rowLen;
+    const i = after(p.offset, at) - 1;
+    const found = i >= 0 && at < p.offset[i] + p.size[i] ? i : undefined;
+    if (found !== this.hovered) { this.hovered = found; this.draw(); }
+    if (found === undefined) return "";
+    const address = `0x${p.address[i].toString(16)}`, owner = p.owner[i];
+    if (owner === -1) return `free\n${bytes(p.size[i])} at ${address}`;
+    const name = p.owners[owner < -1 ? -2 - owner : owner], state = owner < -1 ? "\nreleased, still in use by a stream" : "";
+    return `${name}\n${bytes(p.len[i])} in a block of ${bytes(p.size[i])}\nat ${address}${state}`;
+  }
+}
+
+function rgb(hex) { return [1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16)); }
+
+const tip = document.getElementById("tip");
+const devices = JSON.parse(document.getElementById("data").textContent).map(data => new Device(data));
+const ranksMost = Math.max(1, ...devices.map(d => { const top = d.levels[d.levels.length - 1]; let most = 0; for (let i = 0; i < top.t.length; i++) most = Math.max(most, top.v[i * 6 + 3], top.v[i * 6 + 5]); return most; })) * MIB;
+for (const canvas of document.querySelectorAll("canvas")) new Chart(canvas, devices[Number(canvas.dataset.device)]);
+const redraw = () => devices.forEach(device => device.charts.forEach(chart => chart.draw()));
+
+for (const button of document.querySelectorAll("[data-act]")) {
+  const device = devices[Number(button.dataset.device)];
+  const act = { in: () => device.zoom(0.5), out: () => device.zoom(2), left: () => device.pan(-0.25), right: () => device.pan(0.25), all: () => device.show(0, device.end) }[button.dataset.act];
+  button.addEventListener("click", act);
+}
+const tabs = [...document.querySelectorAll("[role=tab]")];
+const select = tab => tabs.forEach(other => {
+  other.setAttribute("aria-selected", String(other === tab));
+  document.getElementById(other.getAttribute("aria-controls")).hidden = other !== tab;
+});
+tabs.forEach(tab => tab.addEventListener("click", () => { select(tab); redraw(); }));
+if (tabs.length) select(tabs[0]);
+
+const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+document.getElementById("theme").addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; redraw(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+// On paper the page is light and shows all devices.
+let before;
+addEventListener("beforeprint", () => {
+  before = { theme: root.dataset.theme, hidden: [...document.querySelectorAll(".device[hidden]")] };
+  root.dataset.theme = "light";
+  before.hidden.forEach(section => { section.hidden = false; });
+  redraw();
+});
+addEventListener("afterprint", () => {
+  if (before.theme) root.dataset.theme = before.theme; else delete root.dataset.theme;
+  before.hidden.forEach(section => { section.hidden = true; });
+  redraw();
+});
+redraw();
+window.vmmReport = { devices };
+root.dataset.ready = "yes";
+})();

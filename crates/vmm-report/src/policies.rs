@@ -1,0 +1,38 @@
+//! Ways to manage memory, compared on one program.
+
+use serde::Serialize;
+
+/// What a program would need under one policy. Whoever runs the policies fills these in.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PolicyRow {
+    /// The policy and its setting, as people name them.
+    pub policy: String,
+    /// Allocations that failed under it.
+    pub failures: usize,
+    /// The most that it reserved when nothing limited it.
+    pub peak_reserved_bytes: Option<u64>,
+    /// The smallest limit under which no allocation fails.
+    pub smallest_budget_bytes: Option<u64>,
+    /// Device calls on the allocating thread.
+    pub driver_calls: Option<u64>,
+    /// Their time, in microseconds.
+    pub driver_time_us: Option<f64>,
+    /// The curve of what was reserved, as (microseconds, bytes).
+    #[serde(skip)]
+    pub reserved: Vec<(u64, u64)>,
+    /// Device calls by operation, as (name, calls, microseconds), on the allocating thread.
+    #[serde(skip)]
+    pub calls: Vec<(String, u64, f64)>,
+    /// The same on the worker.
+    #[serde(skip)]
+    pub worker_calls: Vec<(String, u64, f64)>,
+}
+
+impl PolicyRow {
+    /// The memory that the policy needs: its smallest limit, or else what it reserved. `None` where
+    /// that was not enough.
+    #[must_use]
+    pub fn budget_bytes(&self) -> Option<u64> {
+        self.smallest_budget_bytes.or(self.peak_reserved_bytes.filter(|_| self.failures == 0))
+    }
+}

@@ -1,0 +1,62 @@
+// Runs in the page, behind its own script: uses the controls as a reader would and leaves what it
+// saw in the document. Errors are noted by the lines that the test puts at the top of the page.
+addEventListener("load", () => {
+  const seen = { errors: window.seenErrors, canvases: [] };
+  // 24 x 8 averages of a canvas: enough to tell pictures apart, whatever the fonts.
+  const small = canvas => {
+    const copy = new OffscreenCanvas(24, 8), g = copy.getContext("2d");
+    g.fillStyle = getComputedStyle(document.body).backgroundColor;
+    g.fillRect(0, 0, 24, 8);
+    g.imageSmoothingQuality = "high";
+    g.drawImage(canvas, 0, 0, 24, 8);
+    const pixels = g.getImageData(0, 0, 24, 8).data;
+    return Array.from({ length: 192 }, (_, i) => Math.round((pixels[4 * i] + pixels[4 * i + 1] + pixels[4 * i + 2]) / 3));
+  };
+  const drawn = canvas => { const g = canvas.getContext("2d"), p = g.getImageData(0, 0, canvas.width, canvas.height).data; const colors = new Set(); for (let i = 0; i < p.length; i += 4) colors.add((p[i] << 16) | (p[i + 1] << 8) | p[i + 2]); return colors.size; };
+  const frame = () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const at = (canvas, x, y, type, more = {}) => {
+    const box = canvas.getBoundingClientRect();
+    canvas.dispatchEvent(new PointerEvent(type, { clientX: box.left + x * box.width, clientY: box.top + y * box.height, pointerId: 1, bubbles: true, ...more }));
+  };
+  (async () => {
+    const { devices } = window.vmmReport, device = devices[0];
+    const canvases = [...document.querySelectorAll(".device canvas[data-device='0']")];
+    const tip = document.getElementById("tip");
+    const press = act => document.querySelector(`[data-act=${act}][data-device='0']`).click();
+    for (const canvas of canvases) seen.canvases.push({ kind: canvas.dataset.kind, colors: drawn(canvas), small: small(canvas) });
+    for (const canvas of canvases) { at(canvas, 0.5, 0.5, "pointermove"); seen[`tip_${canvas.dataset.kind}`] = tip.hidden ? "" : tip.textContent; }
+    seen.whole = [device.t0, device.t1];
+    press("in"); seen.zoomed = [device.t0, device.t1];
+    press("right"); seen.moved = [device.t0, device.t1];
+    await frame();
+    seen.zoomedSmall = small(canvases[1]);
+    press("all"); seen.again = [device.t0, device.t1];
+    canvases[0].dispatchEvent(new WheelEvent("wheel", { deltaY: -300, ctrlKey: true, cancelable: true }));
+    seen.wheel = [device.t0, device.t1];
+    canvases[0].dispatchEvent(new KeyboardEvent("keydown", { key: "0", cancelable: true }));
+    seen.key = [device.t0, device.t1];
+    await frame();
+    seen.againSmall = small(canvases[1]);
+    document.getElementById("theme").click(); await frame();
+    seen.otherTheme = small(canvases[1]);
+    const tabs = [...document.querySelectorAll("[role=tab]")];
+    if (tabs.length > 1) {
+      tabs[1].click(); await frame();
+      seen.tabs = [document.getElementById("device0").hidden, document.getElementById("device1").hidden];
+      seen.secondColors = drawn(document.querySelector("#device1 canvas"));
+    }
+    // Draws per second are for people to look at; what is checked is how many points a draw reads.
+    const chart = device.charts.find(c => c.kind === "memory" && !c.small);
+    seen.points = [1, 4, 16, 64].map(zoom => { device.t0 = 0; device.t1 = device.end / zoom; const s = chart.visible(device.levels); return s.to - s.from; });
+    seen.stretches = device.levels[0].t.length;
+    seen.inner = chart.inner;
+    seen.width = [document.documentElement.scrollWidth, innerWidth];
+    seen.requests = performance.getEntriesByType("resource").map(entry => entry.name);
+    seen.done = true;
+  })().catch(error => seen.errors.push(String(error.stack))).finally(() => {
+    const out = document.createElement("pre");
+    out.id = "seen";
+    out.textContent = JSON.stringify(seen);
+    document.body.append(out);
+  });
+});

@@ -1,0 +1,213 @@
+//! A program that leaks and then runs out of memory, written as a snapshot and looked at.
+
+use std::path::Path;
+
+use vmm_report::{Allocator, Inspection, Level, PolicyRow, Recorded, with_failures_served};
+use vmm_trace::write::{Entry, Frame, Segment, Snapshot, write_file};
+use vmm_trace::{Action, Block, BlockState, DetailedTrace, inspect_file};
+
+const MIB: u64 = 1 << 20;
+const BASE: u64 = 0x7f00_0000_0000;
+
+/// A program under the rules of `PyTorch`, on one stream.
+#[derive(Default)]
+struct Program {
+    entries: Vec<Entry>,
+}
+
+impl Program {
+    fn entry(&mut self, action: Action, addr: u64, size: u64, asker: &str, line: u32) {
+        let frames = if asker.is_empty() {
+            Vec::new()
+        } else {
+            let inner = Frame { filename: "??".into(), line: 0, name: "malloc".into() };
+            let own = Frame { filename: "/home/me/train.py".into(), line, name: asker.into() };
+            vec![inner, own]
+        };
+        let time_us = 1_000_000 + 10 * self.entries.len() as u64;
+        let entry = Entry { action, addr, size, stream: 7, time_us, pool: (0, 0), frames };
+        self.entries.push(entry);
+    }
+
+    fn alloc(&mut self, addr: u64, size: u64, asker: &str, line: u32) {
+        self.entry(Action::Alloc, addr, size, asker, line);
+    }
+
+    fn free(&mut self, addr: u64, size: u64) {
+        self.entry(Action::FreeRequested, addr, size, "", 0);
+        self.entry(Action::FreeCompleted, addr, size, "", 0);
+    }
+
+    /// Two segments of 1 GiB; 200 steps of which each leaves 1.5 MiB; holes of 300 and 424 MiB, and
+    /// then a request of 600 MiB with 95 MiB free.
+    fn that_fails() -> Self {
+        let mut program = Self::default();
+        let second = BASE + (4 << 30);
+        for segment in [BASE, second] {
+            program.entry(Action::SegmentAlloc, segment, 1 << 30, "", 0);
+            program.alloc(segment, 300 * MIB, "forward", 42);
+        }
+        for step in 0..200 {
+            program.alloc(BASE + 300 * MIB + step * 3 * MIB / 2, 3 * MIB / 2, "log", 50);
+            program.alloc(second + 300 * MIB, 700 * MIB, "step", 9);
+            program.free(second + 300 * MIB, 700 * MIB);
+        }
+        program.alloc(second + 300 * MIB, 300 * MIB, "step", 9);
+        program.free(BASE, 300 * MIB);
+        program.entry(Action::Oom, 95 * MIB, 600 * MIB, "attention", 77);
+        program
+    }
+
+    fn write(self, folder: &Path, segments: Vec<Segment>) -> DetailedTrace {
+        let path = folder.join("run.pickle");
+        let settings = vec![
+            ("PYTORCH_CUDA_ALLOC_CONF".into(), String::new()),
+            ("max_split_size".into(), "-1".into()),
+            ("release_lock_on_cudamalloc".into(), "True".into()),
+        ];
+        let snapshot = Snapshot { segments, device_traces: vec![self.entries], settings };
+        write_file(&path, &snapshot).expect("writable");
+        inspect_file(&path, &mut |_| ()).expect("reads")
+    }
+}
+
+fn row(policy: &str, budget: u64) -> PolicyRow {
+    PolicyRow {
+        policy: policy.into(),
+        failures: 0,
+        peak_reserved_bytes: Some(budget),
+        smallest_budget_bytes: Some(budget),
+        driver_calls: None,
+        driver_time_us: None,
+        reserved: Vec::new(),
+        calls: Vec::new(),
+        worker_calls: Vec::new(),
+    }
+}
+
+#[test]
+fn a_failure_is_explained() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = Program::that_fails().write(folder.path(), Vec::new());
+    let rows = vec![row("a large one", 9 << 30), row("a good one", 1536 * MIB)];
+    let found = Inspection::new(&file, 0, rows);
+    assert_eq!((found.oom_count, found.ooms.len()), (1, 1));
+    let oom = &found.ooms[0];
+    assert_eq!(oom.wanted.bytes, 600 * MIB);
+    assert_eq!(oom.wanted.owner.as_deref(), Some("attention (me/train.py:77)"));
+    assert_eq!(oom.device_free_bytes, 95 * MIB);
+    assert_eq!(oom.capacity(), (2 << 30) + 95 * MIB);
+    // In use: 300 + 300 + 200 x 1.5 MiB.
+    assert_eq!(oom.moment.held_bytes, 900 * MIB);
+    assert_eq!(oom.moment.causes.free(), (2048 - 900) * MIB);
+    assert_eq!(oom.moment.causes.too_small, (2048 - 900) * MIB);
+    assert_eq!(oom.moment.largest_free_bytes, 424 * MIB);
+    assert_eq!(oom.moment.causes.level(), Level::High);
+    assert!(oom.is_fragmentation());
+    assert_eq!(found.settings, [("release_lock_on_cudamalloc".into(), "True".into())]);
+    let first = &found.advice[0];
+    assert!(first.contains("1.46 GiB would have sufficed"), "{first}");
+    assert!(first.contains("Under a good one the program runs in 1.50 GiB"), "{first}");
+    assert!(found.advice[1].contains("expandable_segments:True"), "{:?}", found.advice);
+}
+
+#[test]
+fn owners_and_leaks_have_names() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = Program::that_fails().write(folder.path(), Vec::new());
+    let found = Inspection::new(&file, 0, Vec::new());
+    let owners: Vec<_> =
+        found.peak.owners.iter().map(|o| (o.name.as_str(), o.bytes / MIB, o.tensors)).collect();
+    assert_eq!(
+        owners,
+        [
+            ("step (me/train.py:9)", 700, 1),
+            ("forward (me/train.py:42)", 600, 2),
+            ("log (me/train.py:50)", 300, 200),
+        ]
+    );
+    assert_eq!(found.growths.len(), 1, "only what never shrinks");
+    let growth = &found.growths[0];
+    assert_eq!((growth.name.as_str(), growth.tensors), ("log (me/train.py:50)", 200));
+    assert!(growth.grown() > 250 * MIB && growth.rises >= 14, "{growth:?}");
+}
+
+#[test]
+fn a_served_failure_raises_what_is_needed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = Program::that_fails().write(folder.path(), Vec::new());
+    let recorded = Recorded::new(&file, 0);
+    let served = with_failures_served(&recorded);
+    assert_eq!(served.events.len(), recorded.trace.events.len() + 2);
+    assert_eq!(served.tensor_count, recorded.trace.tensor_count + 1);
+    let last: Vec<_> = served.requested_curve().map(|(_, bytes)| bytes / MIB).collect();
+    assert_eq!(last[last.len() - 2..], [1500, 900]);
+}
+
+#[test]
+fn what_no_allocator_can_serve_is_said_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut program = Program::default();
+    program.entry(Action::SegmentAlloc, BASE, 1 << 30, "", 0);
+    program.alloc(BASE, 900 * MIB, "forward", 42);
+    program.entry(Action::Oom, 10 * MIB, 600 * MIB, "forward", 43);
+    let found = Inspection::new(&program.write(folder.path(), Vec::new()), 0, Vec::new());
+    let first = &found.advice[0];
+    assert!(first.starts_with("No allocator avoids this failure: 900 MiB were in use"), "{first}");
+    assert!(first.ends_with("held by forward (me/train.py:42)."), "{first}");
+}
+
+#[test]
+fn a_snapshot_of_this_pool_has_no_classes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let block =
+        |at, size, requested_size, state| Block { address: BASE + at, size, requested_size, state };
+    let segment = Segment {
+        device: 0,
+        address: BASE,
+        stream: 0,
+        pool: (0, 0),
+        is_small: false,
+        is_expandable: true,
+        blocks: vec![
+            block(0, 512, 500, BlockState::Active),
+            block(512, MIB - 512, 0, BlockState::Inactive),
+            block(MIB, MIB, MIB, BlockState::PendingFree),
+        ],
+    };
+    let mut program = Program::default();
+    program.alloc(BASE, 500, "kv", 0);
+    let path = folder.path().join("own.pickle");
+    let snapshot = Snapshot {
+        segments: vec![segment],
+        device_traces: vec![program.entries],
+        settings: vec![("allocator".into(), "vmm 0.1.0".into())],
+    };
+    write_file(&path, &snapshot).expect("writable");
+    let found = Inspection::new(&inspect_file(&path, &mut |_| ()).expect("reads"), 0, Vec::new());
+    assert_eq!(found.allocator, Allocator::Vmm);
+    let causes = found.end.causes;
+    assert_eq!((causes.requested, causes.rounding, causes.fenced), (500, 12, MIB));
+    assert_eq!((causes.reserved, causes.other_pool, causes.other_stream), (2 * MIB, 0, 0));
+    assert_eq!(found.end.owners[0].name, "without a stack, 1 to 2 MiB");
+    assert_eq!(found.end.owners[1].name, "kv");
+}
+
+#[test]
+fn a_log_without_segments_tells_what_it_can() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("rmm.csv");
+    let log = "Thread,Time,Action,Pointer,Size,Stream\n\
+               1,10:00:00.000000,allocate,0x100000,1048576,0\n\
+               1,10:00:00.000010,allocate,0x300000,3000,0\n\
+               1,10:00:00.000020,allocate failure,0x0,999999999,0\n\
+               1,10:00:00.000030,free,0x100000,1048576,0\n";
+    std::fs::write(&path, log).expect("writable");
+    let found = Inspection::new(&inspect_file(&path, &mut |_| ()).expect("reads"), 0, Vec::new());
+    assert_eq!(found.allocator, Allocator::Unknown);
+    assert_eq!(found.peak_reserved_bytes, None);
+    assert_eq!(found.peak.held_bytes, MIB + 3000);
+    assert_eq!(found.peak.owners[0].name, "1 to 2 MiB");
+    assert_eq!(found.ooms[0].wanted.bytes, 999_999_999);
+    assert!(found.advice[0].contains("in vain"), "{:?}", found.advice);
+}
