@@ -8,28 +8,33 @@ use crate::recorded::{Recorded, Request};
 /// Most stretches of a timeline. A trace of a million events has some 15 in each; one with fewer
 /// events than this loses nothing.
 const MOST_STRETCHES: usize = 1 << 16;
+/// No stretch is longer than so many parts of the time, unless a single event is.
+const STRETCHES_OF_TIME: u64 = 1 << 14;
 /// For samples the trace is cut into at most so many parts of equally many events, and these where
 /// so many equal parts of its time begin: programs have bursts and pauses. Each sample looks at all
 /// holes.
 const PARTS: usize = 1024;
 
-/// Least and most of a quantity in a stretch of time, in bytes.
+/// What a quantity was in a stretch of time, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Least.
     pub low: u64,
     /// Most.
     pub high: u64,
+    /// At its end: what holds until the next stretch.
+    pub last: u64,
 }
 
 impl Span {
     fn at(bytes: u64) -> Self {
-        Self { low: bytes, high: bytes }
+        Self { low: bytes, high: bytes, last: bytes }
     }
 
     fn include(&mut self, bytes: u64) {
         self.low = self.low.min(bytes);
         self.high = self.high.max(bytes);
+        self.last = bytes;
     }
 }
 
@@ -92,6 +97,7 @@ impl Timeline {
         let count = recorded.trace.events.len();
         let (per_stretch, per_part) =
             (count.div_ceil(MOST_STRETCHES).max(1), count.div_ceil(PARTS).max(1));
+        let us_per_stretch = recorded.trace.duration_us() / STRETCHES_OF_TIME + 1;
         let us_per_part = recorded.trace.duration_us() / PARTS as u64 + 1;
         let part_of =
             |index: usize| (index / per_part, recorded.trace.events[index].time_us / us_per_part);
@@ -105,7 +111,11 @@ impl Timeline {
             let totals = walk.heap.totals();
             let live = totals.requested + totals.rounding + totals.fenced;
             match timeline.stretches.last_mut() {
-                Some(stretch) if !index.is_multiple_of(per_stretch) => {
+                Some(stretch)
+                    if !index.is_multiple_of(per_stretch)
+                        && recorded.trace.events[index].time_us
+                            < stretch.time_us + us_per_stretch =>
+                {
                     stretch.requested.include(totals.held);
                     stretch.live.include(live);
                     stretch.reserved.include(totals.reserved);
