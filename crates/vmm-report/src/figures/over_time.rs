@@ -14,7 +14,13 @@ pub(super) fn memory(picture: &Picture) -> Option<Figure> {
         return None;
     }
     let inspection = &picture.inspection;
-    let most = stretches.iter().map(|s| s.reserved.high.max(s.live.high)).max().unwrap_or(0);
+    let of_policies = inspection.policies.iter().flat_map(|row| &row.reserved);
+    let most = stretches
+        .iter()
+        .map(|s| s.reserved.high.max(s.live.high))
+        .chain(of_policies.map(|&(_, bytes)| bytes))
+        .max()
+        .unwrap_or(0);
     // A limit far above everything would press the curves down to nothing.
     let limit = picture.limit.filter(|&limit| limit <= most.saturating_mul(3));
     let plot = Plot::new(340.0, inspection.duration_us, most.max(limit.unwrap_or(0)));
@@ -26,7 +32,10 @@ pub(super) fn memory(picture: &Picture) -> Option<Figure> {
         names.push(("k-reserved", "reserved"));
     }
     for row in inspection.policies.iter().filter(|row| !row.reserved.is_empty()) {
-        let points = row.reserved.iter().map(|&(time, bytes)| (plot.x(time), plot.y(bytes)));
+        let points = row.reserved.iter().enumerate().flat_map(|(at, &(time, bytes))| {
+            let end = row.reserved.get(at + 1).map_or(plot.end(), |&(time, _)| plot.x(time));
+            [(plot.x(time), plot.y(bytes)), (end, plot.y(bytes))]
+        });
         svg.path("s-pool", points);
         names.push(("k-pool", "reserved by this pool"));
     }

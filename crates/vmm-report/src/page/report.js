@@ -204,7 +204,11 @@ class Chart {
   memory() {
     const { g, device } = this, s = device.curve;
     const from = Math.max(0, after(s.t, device.t0) - 1), to = after(s.t, device.t1);
-    const most = this.small ? ranksMost / MIB : Math.max(0, s.range(from, to, 3)[1], s.range(from, to, 6)[1]);
+    let most = this.small ? ranksMost / MIB : Math.max(0, s.range(from, to, 3)[1], s.range(from, to, 6)[1]);
+    if (device.pool && !this.small) {
+      const { t, v } = device.pool;
+      for (let i = Math.max(0, after(t, device.t0) - 1); i < t.length && t[i] <= device.t1; i++) most = Math.max(most, v[i]);
+    }
     const limit = device.data.limit && device.data.limit <= most * MIB * 3 ? device.data.limit : 0;
     this.axes(Math.max(most * MIB, limit));
     const curve = (name, lane, width) => {
@@ -228,7 +232,7 @@ class Chart {
       g.strokeStyle = color("pool"); g.lineWidth = 1.3; g.beginPath();
       for (let i = Math.max(0, after(t, device.t0) - 1); i < t.length; i++) {
         g.lineTo(this.x(t[i]), this.y(v[i] * MIB));
-        if (i + 1 < t.length) g.lineTo(this.x(t[i + 1]), this.y(v[i] * MIB));
+        g.lineTo(this.x(i + 1 < t.length ? t[i + 1] : device.end), this.y(v[i] * MIB));
         if (t[i] > device.t1) break;
       }
       g.stroke();
@@ -312,7 +316,8 @@ function rgb(hex) { return [1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16))
 
 const tip = document.getElementById("tip");
 const devices = JSON.parse(document.getElementById("data").textContent).map(data => new Device(data));
-const ranksMost = MIB * Math.max(1, ...devices.map(({ curve }) => Math.max(0, curve.range(0, curve.t.length, 3)[1], curve.range(0, curve.t.length, 6)[1])));
+const ranksMost = MIB * Math.max(1, ...devices.map(({ curve }) => Math.max(0, curve.range(0, curve.t.length, 3)[1], curve.range(0, curve.t.length, 6)[1])),
+  ...devices.flatMap(({ pool }) => pool ? [pool.v.reduce((most, v) => Math.max(most, v), 0)] : []));
 for (const canvas of document.querySelectorAll("canvas")) new Chart(canvas, devices[Number(canvas.dataset.device)]);
 const redraw = () => devices.forEach(device => device.charts.forEach(chart => chart.draw()));
 
