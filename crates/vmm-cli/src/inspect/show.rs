@@ -243,7 +243,7 @@ impl Page {
         match &moment.next {
             None => line.push_str("; what the program asked for lately would all be served"),
             Some(next) if *next == moment.judged_by => {
-                line.push_str("; it is the next to find no room")
+                line.push_str("; it is the next to find no room");
             }
             Some(next) => {
                 let _ = write!(line, "; the next to find no room: {}", request(next));
