@@ -10,8 +10,8 @@ use vmm_replay::{
 use vmm_report::{Allocator, PolicyRow, Recorded, with_failures_served};
 use vmm_trace::DeviceTrace;
 
-/// Points of the curves of what a policy had reserved.
-const CURVE_SAMPLES: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
+/// Points of the curves of what a policy had reserved, before those without a change are left out.
+const CURVE_SAMPLES: NonZeroUsize = NonZeroUsize::new(1 << 20).expect("not zero");
 
 /// A row for the recorded allocator, where the file says what it reserved, and rows for those that
 /// are replayed. A trace without allocations gives no rows but the first.
@@ -78,6 +78,9 @@ fn pool_row(name: &str, trace: &DeviceTrace, shows_progress: bool) -> Option<Pol
 }
 
 fn row_of(result: &ReplayResult, smallest_budget_bytes: Option<u64>) -> PolicyRow {
+    let curve = result.curve.iter().map(|sample| (sample.time_us, sample.reserved_bytes));
+    let mut reserved: Vec<(u64, u64)> = curve.collect();
+    reserved.dedup_by_key(|&mut (_, bytes)| bytes);
     PolicyRow {
         policy: "this pool".to_owned(),
         failures: usize::try_from(result.failures).unwrap_or(usize::MAX),
@@ -85,7 +88,7 @@ fn row_of(result: &ReplayResult, smallest_budget_bytes: Option<u64>) -> PolicyRo
         smallest_budget_bytes,
         driver_calls: Some(result.driver_calls),
         driver_time_us: Some(result.driver_time_us),
-        reserved: result.curve.iter().map(|s| (s.time_us, s.reserved_bytes)).collect(),
+        reserved,
         calls: by_name(&result.device_calls),
         worker_calls: by_name(&result.worker_device_calls),
     }

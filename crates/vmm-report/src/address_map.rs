@@ -5,8 +5,9 @@ use vmm_trace::EventKind;
 use crate::recorded::{Recorded, Walk};
 use crate::timeline::Timeline;
 
-/// Most columns: moments.
-const MOST_COLUMNS: usize = 400;
+/// The trace is cut into so many parts of equally many events, and where so many equal parts of its
+/// time begin; each part has a column.
+const PARTS: u64 = 300;
 /// Rows: equally long pieces of all addresses that ever had memory.
 pub const ROWS: usize = 160;
 /// The level of a cell that is in use as a whole.
@@ -68,10 +69,16 @@ impl AddressMap {
         if space.len == 0 {
             return Self::default();
         }
-        let step = timeline.samples.len().div_ceil(MOST_COLUMNS).max(1);
         let mut map = Self { len: space.len, ..Self::default() };
         let mut walk = recorded.walk();
-        for sample in timeline.samples.iter().step_by(step) {
+        let us_per_part = recorded.trace.duration_us() / PARTS + 1;
+        let events_per_part = recorded.trace.events.len() as u64 / PARTS + 1;
+        let mut drawn = None;
+        for sample in &timeline.samples {
+            let part = (sample.time_us / us_per_part, sample.events as u64 / events_per_part);
+            if drawn.replace(part) == Some(part) {
+                continue;
+            }
             walk.advance_to(sample.events);
             map.times_us.push(sample.time_us);
             map.cells.extend(column(&walk, &space));

@@ -17,7 +17,7 @@ pub struct PolicyRow {
     pub driver_calls: Option<u64>,
     /// Their time, in microseconds.
     pub driver_time_us: Option<f64>,
-    /// The curve of what was reserved, as (microseconds, bytes).
+    /// What was reserved, as (microseconds, bytes): each holds until the next.
     #[serde(skip)]
     pub reserved: Vec<(u64, u64)>,
     /// Device calls by operation, as (name, calls, microseconds), on the allocating thread.

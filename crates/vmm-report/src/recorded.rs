@@ -241,12 +241,7 @@ impl Walk<'_> {
                 back.grow(range, self.segment_kind(len, place), place.is_mapping);
             }
         }
-        let grows: HashMap<u64, bool> =
-            trace.end_segments.iter().map(|s| (s.address, s.is_expandable)).collect();
-        for (range, kind) in back.areas() {
-            let grows = grows.get(&range.start).copied().unwrap_or(false);
-            self.heap.grow(range, kind, grows);
-        }
+        self.heap = back;
         for tensor in &trace.start_live {
             let address = details.addresses[tensor.id as usize];
             let kept = self.recorded.kept.get(&tensor.id);

@@ -1,6 +1,6 @@
 //! The memory of a recorded program over time, reduced to what can be drawn.
 
-use vmm_trace::EventKind;
+use vmm_trace::{Event, EventKind};
 
 use crate::fragmentation::Causes;
 use crate::recorded::{Recorded, Request};
@@ -8,26 +8,33 @@ use crate::recorded::{Recorded, Request};
 /// Most stretches of a timeline. A trace of a million events has some 15 in each; one with fewer
 /// events than this loses nothing.
 const MOST_STRETCHES: usize = 1 << 16;
-/// Most moments at which the causes of fragmentation are found out: each looks at all holes.
-const MOST_SAMPLES: usize = 2048;
+/// No stretch is longer than so many parts of the time, unless a single event is.
+const STRETCHES_OF_TIME: u64 = 1 << 14;
+/// For samples the trace is cut into at most so many parts of equally many events, and these where
+/// so many equal parts of its time begin: programs have bursts and pauses. Each sample looks at all
+/// holes.
+const PARTS: usize = 1024;
 
-/// Least and most of a quantity in a stretch of time, in bytes.
+/// What a quantity was in a stretch of time, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Least.
     pub low: u64,
     /// Most.
     pub high: u64,
+    /// At its end: what holds until the next stretch.
+    pub last: u64,
 }
 
 impl Span {
     fn at(bytes: u64) -> Self {
-        Self { low: bytes, high: bytes }
+        Self { low: bytes, high: bytes, last: bytes }
     }
 
     fn include(&mut self, bytes: u64) {
         self.low = self.low.min(bytes);
         self.high = self.high.max(bytes);
+        self.last = bytes;
     }
 }
 
@@ -60,7 +67,7 @@ pub struct Sample {
 pub struct Timeline {
     /// Stretches in order; together they are all events.
     pub stretches: Vec<Stretch>,
-    /// The moment of most waste in each part of the trace, in order.
+    /// The moments of most waste and the ends of many parts of the trace, in order.
     pub samples: Vec<Sample>,
     /// How many events had happened when most was held; the first such moment.
     pub peak_requested_at: usize,
@@ -88,19 +95,27 @@ impl Timeline {
     /// The curves, and how many events lie before the moments of most waste.
     fn curves(recorded: &Recorded<'_>) -> (Self, Vec<usize>) {
         let count = recorded.trace.events.len();
-        let (per_stretch, per_sample) =
-            (count.div_ceil(MOST_STRETCHES).max(1), count.div_ceil(MOST_SAMPLES).max(1));
+        let (per_stretch, per_part) =
+            (count.div_ceil(MOST_STRETCHES).max(1), count.div_ceil(PARTS).max(1));
+        let us_per_stretch = recorded.trace.duration_us() / STRETCHES_OF_TIME + 1;
+        let us_per_part = recorded.trace.duration_us() / PARTS as u64 + 1;
+        let part_of =
+            |index: usize| (index / per_part, recorded.trace.events[index].time_us / us_per_part);
         let mut walk = recorded.walk();
         let mut timeline = Self::default();
         let start = walk.heap.totals();
         let (mut most_held, mut most_reserved) = (start.held, start.reserved);
         let mut picked: Vec<usize> = vec![0];
-        let mut most_waste = None;
+        let (mut most_waste, mut last) = (None, None);
         while let Some(index) = walk.step() {
             let totals = walk.heap.totals();
             let live = totals.requested + totals.rounding + totals.fenced;
             match timeline.stretches.last_mut() {
-                Some(stretch) if !index.is_multiple_of(per_stretch) => {
+                Some(stretch)
+                    if !index.is_multiple_of(per_stretch)
+                        && recorded.trace.events[index].time_us
+                            < stretch.time_us + us_per_stretch =>
+                {
                     stretch.requested.include(totals.held);
                     stretch.live.include(live);
                     stretch.reserved.include(totals.reserved);
@@ -115,23 +130,39 @@ impl Timeline {
             if totals.held > most_held {
                 (most_held, timeline.peak_requested_at) = (totals.held, index + 1);
             }
-            if index.is_multiple_of(per_sample) {
-                picked.extend(most_waste.take().map(|(_, at)| at));
-            }
-            // Between taking memory and using it nothing is wasted.
-            if matches!(recorded.trace.events[index].kind, EventKind::SegmentAlloc { .. }) {
+            // Between taking memory and using it nothing is wasted, and between the two steps of a
+            // plain release nothing waits.
+            if is_half_done(&recorded.trace.events, index) {
                 continue;
             }
             if totals.reserved > most_reserved {
                 (most_reserved, timeline.peak_reserved_at) = (totals.reserved, index + 1);
             }
+            if last.is_some_and(|last: usize| part_of(last - 1) != part_of(index)) {
+                picked.extend(most_waste.take().map(|(_, at)| at).filter(|&at| Some(at) != last));
+                picked.extend(last);
+            }
+            last = Some(index + 1);
             let waste = totals.reserved.saturating_sub(totals.requested);
             if most_waste.is_none_or(|(most, _)| waste > most) {
                 most_waste = Some((waste, index + 1));
             }
         }
-        picked.extend(most_waste.map(|(_, at)| at));
+        picked.extend(most_waste.map(|(_, at)| at).filter(|&at| Some(at) != last));
+        picked.extend(last);
         (timeline, picked)
+    }
+}
+
+/// Whether an event and the next belong together.
+fn is_half_done(events: &[Event], index: usize) -> bool {
+    match events[index].kind {
+        EventKind::SegmentAlloc { .. } => true,
+        EventKind::FreeRequested { id } => {
+            let next = events.get(index + 1).map(|event| event.kind);
+            next == Some(EventKind::FreeCompleted { id })
+        }
+        _ => false,
     }
 }
 

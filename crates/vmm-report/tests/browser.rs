@@ -129,8 +129,12 @@ fn ranks_have_tabs_and_long_traces_draw_few_points() {
     assert_eq!(seen["tabs"], serde_json::json!([true, false]), "the second tab was pressed");
     assert!(seen["secondColors"].as_u64() > Some(20), "its figures are drawn when it is shown");
     assert!(seen["stretches"].as_f64() > Some(50_000.0));
-    let most = seen["inner"].as_f64().expect("a number") * 2.0;
-    let points = numbers(&seen["points"]);
-    assert!(points.iter().all(|&points| points <= most && points > 100.0), "{points:?}");
+    // Three curves, and for each pixel two times the levels at most.
+    let most = seen["inner"].as_f64().expect("a number") * 3.0 * 2.0 * 17.0;
+    let reads = numbers(&seen["reads"]);
+    assert!(reads.iter().all(|&reads| reads <= most && reads > 100.0), "{reads:?}");
+    for pair in seen["ranges"].as_array().expect("an array") {
+        assert_eq!(pair[0], pair[1], "least and most of a range");
+    }
     assert_eq!(numbers(&seen["width"])[0], numbers(&seen["width"])[1], "nothing sticks out");
 }

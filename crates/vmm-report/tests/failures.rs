@@ -211,3 +211,38 @@ fn a_log_without_segments_tells_what_it_can() {
     assert_eq!(found.ooms[0].wanted.bytes, 999_999_999);
     assert!(found.advice[0].contains("in vain"), "{:?}", found.advice);
 }
+
+#[test]
+fn mapped_memory_joins_what_was_there_before_the_trace() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let page = 20 * MIB;
+    let block = |page_at: u64, size, requested_size, state| Block {
+        address: BASE + page_at * page,
+        size,
+        requested_size,
+        state,
+    };
+    let segment = Segment {
+        device: 0,
+        address: BASE,
+        stream: 7,
+        pool: (0, 0),
+        is_small: false,
+        is_expandable: true,
+        blocks: vec![
+            block(0, page, page, BlockState::Active),
+            block(1, 2 * page, 0, BlockState::Inactive),
+        ],
+    };
+    // Before the trace: pages 1 and 2. It maps page 0 and uses it, then asks for more than is free.
+    let mut program = Program::default();
+    program.entry(Action::SegmentMap, BASE, page, "", 0);
+    program.alloc(BASE, page, "forward", 42);
+    program.entry(Action::Oom, MIB, 3 * page, "forward", 43);
+    let found = Inspection::new(&program.write(folder.path(), vec![segment]), 0, Vec::new());
+    let causes = found.end.causes;
+    assert_eq!((causes.reserved, causes.requested, causes.free()), (3 * page, page, 2 * page));
+    assert_eq!(found.ooms[0].moment.largest_free_bytes, 2 * page);
+    assert_eq!(found.ooms[0].moment.causes.too_small, 2 * page);
+    assert!(!found.ooms[0].is_fragmentation());
+}

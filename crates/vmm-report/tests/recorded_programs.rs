@@ -11,7 +11,7 @@ fn traces() -> Vec<PathBuf> {
     let mut files = Vec::new();
     for folder in [root.join("traces"), root.join("../shared/traces")] {
         let Ok(entries) = std::fs::read_dir(&folder) else {
-            println!("skipped: {} is not there", folder.display());
+            println!("skipped: the traces of {}, which is not there", folder.display());
             continue;
         };
         let paths = entries.map(|entry| entry.expect("readable").path());

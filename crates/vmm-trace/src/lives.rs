@@ -180,7 +180,7 @@ impl Lives {
             }
             None if at_start() => {
                 self.census.start_freed += 1;
-                State::Live(self.new_start(span)?)
+                State::Live(self.new_start(span, None)?)
             }
             None => {
                 return Err(format!(
@@ -221,11 +221,16 @@ impl Lives {
 
     /// Takes note of a block in use after the last event: a tensor of the trace, or one that was live
     /// before it and outlives it, if `at_start`.
-    pub(crate) fn end_block(&mut self, span: Span, at_start: bool) -> Result<(), String> {
+    pub(crate) fn end_block(
+        &mut self,
+        span: Span,
+        stack: Option<u32>,
+        at_start: bool,
+    ) -> Result<(), String> {
         match self.at.get(&span.addr) {
             Some(State::Live(_) | State::Pending(_)) => self.end_found += 1,
             None if at_start && span.len > 0 => {
-                let id = self.new_start(span)?;
+                let id = self.new_start(span, stack)?;
                 self.census.start_kept += 1;
                 self.end_found += 1;
                 self.at.insert(span.addr, State::Live(id));
@@ -274,9 +279,9 @@ impl Lives {
         self.push(EventKind::FreeCompleted { id });
     }
 
-    fn new_start(&mut self, span: Span) -> Result<u32, String> {
+    fn new_start(&mut self, span: Span, stack: Option<u32>) -> Result<u32, String> {
         let Span { len, stream, pool, .. } = span;
-        let id = self.new_id(span, None)?;
+        let id = self.new_id(span, stack)?;
         self.start_bytes = bounded_sum(self.start_bytes, len)?;
         self.start_live.push(StartTensor { id, len, stream, pool });
         Ok(id)

@@ -242,9 +242,11 @@ impl Page {
         );
         match &moment.next {
             None => line.push_str("; what the program asked for lately would all be served"),
-            Some(next) if *next == moment.judged_by => line.push_str("; it would fail next"),
+            Some(next) if *next == moment.judged_by => {
+                line.push_str("; it is the next to find no room");
+            }
             Some(next) => {
-                let _ = write!(line, "; would fail next: {}", request(next));
+                let _ = write!(line, "; the next to find no room: {}", request(next));
             }
         }
         self.line(&line);

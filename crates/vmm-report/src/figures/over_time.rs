@@ -7,9 +7,6 @@ use crate::svg::Anchor;
 use crate::text;
 use crate::timeline::{Span, Stretch};
 
-/// Most points of a line: two for each pixel are enough.
-const MOST_POINTS: usize = 1800;
-
 /// What the program had asked for, what blocks took, and what was reserved.
 pub(super) fn memory(picture: &Picture) -> Option<Figure> {
     let stretches = &picture.timeline.stretches;
@@ -17,7 +14,13 @@ pub(super) fn memory(picture: &Picture) -> Option<Figure> {
         return None;
     }
     let inspection = &picture.inspection;
-    let most = stretches.iter().map(|s| s.reserved.high.max(s.live.high)).max().unwrap_or(0);
+    let of_policies = inspection.policies.iter().flat_map(|row| &row.reserved);
+    let most = stretches
+        .iter()
+        .map(|s| s.reserved.high.max(s.live.high))
+        .chain(of_policies.map(|&(_, bytes)| bytes))
+        .max()
+        .unwrap_or(0);
     // A limit far above everything would press the curves down to nothing.
     let limit = picture.limit.filter(|&limit| limit <= most.saturating_mul(3));
     let plot = Plot::new(340.0, inspection.duration_us, most.max(limit.unwrap_or(0)));
@@ -29,7 +32,10 @@ pub(super) fn memory(picture: &Picture) -> Option<Figure> {
         names.push(("k-reserved", "reserved"));
     }
     for row in inspection.policies.iter().filter(|row| !row.reserved.is_empty()) {
-        let points = row.reserved.iter().map(|&(time, bytes)| (plot.x(time), plot.y(bytes)));
+        let points = row.reserved.iter().enumerate().flat_map(|(at, &(time, bytes))| {
+            let end = row.reserved.get(at + 1).map_or(plot.end(), |&(time, _)| plot.x(time));
+            [(plot.x(time), plot.y(bytes)), (end, plot.y(bytes))]
+        });
         svg.path("s-pool", points);
         names.push(("k-pool", "reserved by this pool"));
     }
@@ -54,18 +60,23 @@ fn line(
     stretches: &[Stretch],
     of: impl Fn(&Stretch) -> Span,
 ) {
-    let per_point = stretches.len().div_ceil(MOST_POINTS / 2).max(1);
     let mut before = None;
-    let points = stretches.chunks(per_point).flat_map(|part| {
+    let pixels = stretches.chunk_by(|a, b| is_same_pixel(plot, a.time_us, b.time_us));
+    let points = pixels.flat_map(|part| {
         let x = plot.x(part[0].time_us);
-        let last = part.last().map_or(0, |s| of(s).high);
-        // As steps: between two events nothing changes.
-        let y = before.replace(plot.y(last));
         let low = part.iter().map(|s| of(s).low).min().unwrap_or(0);
         let high = part.iter().map(|s| of(s).high).max().unwrap_or(0);
-        [(x, y.unwrap_or(plot.y(low))), (x, plot.y(low)), (x, plot.y(high)), (x, plot.y(last))]
+        let last = part.last().map_or(0, |s| of(s).last);
+        // As steps: between two events nothing changes.
+        let y = before.replace(plot.y(last)).unwrap_or(plot.y(low));
+        [(x, y), (x, plot.y(low)), (x, plot.y(high)), (x, plot.y(last))]
     });
     svg.path(class, points);
+}
+
+#[expect(clippy::float_cmp, reason = "whole numbers")]
+fn is_same_pixel(plot: &Plot, one: u64, other: u64) -> bool {
+    plot.x(one).floor() == plot.x(other).floor()
 }
 
 /// Classes of colour, from the bottom up, each cause in the order of `Causes::all`.
@@ -87,10 +98,9 @@ pub(super) fn causes(picture: &Picture) -> Option<Figure> {
     let plot = Plot::new(340.0, picture.inspection.duration_us, most);
     let title = format!("{}: fragmentation by cause", picture.inspection.name);
     let mut svg = plot.begin(&title);
-    let step = samples.len().div_ceil(MOST_POINTS / 2).max(1);
-    let sums: Vec<(u64, [u64; 8])> = samples
-        .iter()
-        .step_by(step)
+    let pixels = samples.chunk_by(|a, b| is_same_pixel(&plot, a.time_us, b.time_us));
+    let sums: Vec<(u64, [u64; 8])> = pixels
+        .filter_map(<[_]>::last)
         .map(|sample| {
             let c = &sample.causes;
             let all = c.all().map(|cause| cause.bytes);

@@ -25,7 +25,7 @@ pub(super) fn of(picture: &Picture) -> Value {
         "s": {
             "t": wide(stretches.iter().map(|s| s.time_us)),
             "v": mibs(stretches.iter().flat_map(|s| {
-                [s.requested, s.live, s.reserved].into_iter().flat_map(|s| [s.low, s.high])
+                [s.requested, s.live, s.reserved].into_iter().flat_map(|s| [s.low, s.high, s.last])
             })),
         },
         "c": {

@@ -191,7 +191,7 @@ fn causes(inspection: &Inspection) -> String {
     rows.push(line("reserved", &|m| bytes(m.causes.reserved)));
     rows.push(line("judged by a request of", &|m| bytes(m.judged_by.bytes)));
     rows.push(line("largest like it that can be served", &|m| bytes(m.largest_servable_bytes)));
-    rows.push(line("would fail next", &|m| {
+    rows.push(line("next to find no room", &|m| {
         m.next.as_ref().map_or_else(|| "nothing".to_owned(), |next| bytes(next.bytes))
     }));
     text.push_str(&table(&header, rows));

@@ -37,28 +37,38 @@ function after(t, value) {
   return low;
 }
 
-// Least and most of ever more points: a view of any width reads a few hundred of them.
-function pyramid(t, v, lanes) {
-  const levels = [{ t, v }];
-  while (levels[levels.length - 1].t.length > 256) {
-    const below = levels[levels.length - 1], count = below.t.length >> 1;
-    const up = { t: new Float64Array(count), v: new Float32Array(count * lanes) };
-    for (let i = 0; i < count; i++) {
-      up.t[i] = below.t[2 * i];
-      // An odd last point belongs to the last pair.
-      const last = i === count - 1 ? below.t.length - 1 : 2 * i + 1;
-      for (let lane = 0; lane < lanes; lane += 2) {
-        let low = Infinity, high = -Infinity;
-        for (let j = 2 * i; j <= last; j++) {
-          low = Math.min(low, below.v[j * lanes + lane]);
-          high = Math.max(high, below.v[j * lanes + lane + 1]);
+// Least and most of ever more stretches, each level half as long as the one below, so that those of
+// any range are found in a few steps. A stretch has three numbers for each quantity: least, most, last.
+const LANES = 9;
+class Pyramid {
+  constructor(t, v) {
+    this.t = t; this.v = v; this.levels = [v];
+    for (let count = t.length; count > 1; count = (count + 1) >> 1) {
+      const below = this.levels[this.levels.length - 1], up = new Float32Array(((count + 1) >> 1) * LANES);
+      for (let i = 0; i < count; i++) {
+        for (let lane = 0; lane < LANES; lane += 3) {
+          const from = i * LANES + lane, to = (i >> 1) * LANES + lane, first = !(i & 1);
+          up[to] = first ? below[from] : Math.min(up[to], below[from]);
+          up[to + 1] = first ? below[from + 1] : Math.max(up[to + 1], below[from + 1]);
         }
-        up.v[i * lanes + lane] = low; up.v[i * lanes + lane + 1] = high;
       }
+      this.levels.push(up);
     }
-    levels.push(up);
+    this.reads = 0;
   }
-  return levels;
+  // Least and most of the stretches from a to before b.
+  range(a, b, lane) {
+    let low = Infinity, high = -Infinity;
+    const take = (level, i) => {
+      const at = i * LANES + lane, v = this.levels[level];
+      low = Math.min(low, v[at]); high = Math.max(high, v[at + 1]); this.reads++;
+    };
+    for (let level = 0; a < b; level++, a >>= 1, b >>= 1) {
+      if (a & 1) take(level, a++);
+      if (b & 1) take(level, --b);
+    }
+    return [low, high];
+  }
 }
 
 const LEFT = 68, RIGHT = 10, TOP = 8, BOTTOM = 24;
@@ -71,7 +81,7 @@ class Device {
     this.data = data;
     this.end = Math.max(data.duration, 1);
     this.t0 = 0; this.t1 = this.end;
-    this.levels = pyramid(f64(data.s.t), f32(data.s.v), 6);
+    this.curve = new Pyramid(f64(data.s.t), f32(data.s.v));
     this.samples = { t: f64(data.c.t), v: f32(data.c.v) };
     if (data.m) this.map = { ...data.m, t: f64(data.m.t), cells: bytesOf(data.m.cells) };
     if (data.pool) this.pool = { t: f64(data.pool.t), v: f32(data.pool.v) };
@@ -141,16 +151,16 @@ class Chart {
     tip.style.top = `${Math.max(4, Math.min(e.clientY + 14, innerHeight - tip.offsetHeight - 4))}px`;
   }
   textAt(t) {
-    const { device } = this, s = device.levels[0];
+    const { device } = this, s = device.curve;
     if (t < device.t0 || t > device.t1 || !s.t.length) return "";
     if (this.kind === "causes") {
       const i = Math.max(0, after(device.samples.t, t) - 1), v = device.samples.v;
       const lines = CAUSES.map(([, name], k) => [name, v[i * 7 + k] * MIB]).filter(([, n]) => n > 0).reverse();
       return [`at ${time(device.samples.t[i])}`, ...lines.map(([name, n]) => `${name}: ${bytes(Math.round(n))}`)].join("\n");
     }
-    const i = Math.max(0, after(s.t, t) - 1), at = k => bytes(Math.round(s.v[i * 6 + k] * MIB));
-    const lines = [`at ${time(s.t[i])}`, `asked for: ${at(1)}`, `in blocks: ${at(3)}`];
-    if (device.data.reserved) lines.push(`reserved: ${at(5)}`);
+    const i = Math.max(0, after(s.t, t) - 1), at = k => bytes(Math.round(s.v[i * LANES + k] * MIB));
+    const lines = [`at ${time(s.t[i])}`, `asked for: ${at(1)}`, `in blocks: ${at(4)}`];
+    if (device.data.reserved) lines.push(`reserved: ${at(7)}`);
     if (device.pool) lines.push(`reserved by this pool: ${bytes(Math.round(device.pool.v[Math.max(0, after(device.pool.t, t) - 1)] * MIB))}`);
     return lines.join("\n");
   }
@@ -191,45 +201,43 @@ class Chart {
     }
     g.save(); g.beginPath(); g.rect(LEFT, TOP - 2, this.inner, this.height - TOP - BOTTOM + 4); g.clip();
   }
-  // The level whose points in view are about as many as pixels, and those points.
-  visible(levels) {
-    const { t0, t1 } = this.device;
-    for (const level of levels) {
-      const from = Math.max(0, after(level.t, t0) - 1), to = Math.min(level.t.length, after(level.t, t1) + 1);
-      if (to - from <= this.inner * 2 || level === levels[levels.length - 1]) return { ...level, from, to };
-    }
-  }
   memory() {
-    const { g, device } = this, s = this.visible(device.levels);
-    let most = 0;
-    for (let i = s.from; i < s.to; i++) most = Math.max(most, s.v[i * 6 + 3], s.v[i * 6 + 5]);
-    if (this.small) most = ranksMost / MIB;
+    const { g, device } = this, s = device.curve;
+    const from = Math.max(0, after(s.t, device.t0) - 1), to = after(s.t, device.t1);
+    let most = this.small ? ranksMost / MIB : Math.max(0, s.range(from, to, 3)[1], s.range(from, to, 6)[1]);
+    if (device.pool && !this.small) {
+      const { t, v } = device.pool;
+      for (let i = Math.max(0, after(t, device.t0) - 1); i < t.length && t[i] <= device.t1; i++) most = Math.max(most, v[i]);
+    }
     const limit = device.data.limit && device.data.limit <= most * MIB * 3 ? device.data.limit : 0;
     this.axes(Math.max(most * MIB, limit));
-    const curve = (name, low, high, width) => {
+    const curve = (name, lane, width) => {
       g.strokeStyle = color(name); g.lineWidth = width; g.beginPath();
-      for (let i = s.from; i < s.to; i++) {
-        const x = this.x(s.t[i]);
+      for (let i = from; i < to;) {
+        const x = Math.max(this.x(s.t[i]), LEFT);
+        // All stretches that begin in this pixel at once, but at least one.
+        const next = Math.max(i + 1, Math.min(to, after(s.t, this.timeAt(Math.floor(x) + 1))));
+        const [low, high] = s.range(i, next, lane);
         // As steps: between two events nothing changes.
-        if (i > s.from) g.lineTo(x, this.y(s.v[(i - 1) * 6 + high] * MIB));
-        else g.moveTo(x, this.y(s.v[i * 6 + low] * MIB));
-        g.lineTo(x, this.y(s.v[i * 6 + low] * MIB)); g.lineTo(x, this.y(s.v[i * 6 + high] * MIB));
+        if (i > from) g.lineTo(x, this.y(s.v[(i - 1) * LANES + lane + 2] * MIB));
+        g.lineTo(x, this.y(low * MIB)); g.lineTo(x, this.y(high * MIB)); g.lineTo(x, this.y(s.v[(next - 1) * LANES + lane + 2] * MIB));
+        i = next;
       }
-      if (s.to > s.from) g.lineTo(this.x(device.t1), this.y(s.v[(s.to - 1) * 6 + high] * MIB));
+      if (to > from) g.lineTo(this.x(device.t1), this.y(s.v[(to - 1) * LANES + lane + 2] * MIB));
       g.stroke();
     };
-    if (device.data.reserved) curve("reserved", 4, 5, 1.6);
+    if (device.data.reserved) curve("reserved", 6, 1.6);
     if (device.pool) {
       const { t, v } = device.pool;
       g.strokeStyle = color("pool"); g.lineWidth = 1.3; g.beginPath();
       for (let i = Math.max(0, after(t, device.t0) - 1); i < t.length; i++) {
         g.lineTo(this.x(t[i]), this.y(v[i] * MIB));
-        if (i + 1 < t.length) g.lineTo(this.x(t[i + 1]), this.y(v[i] * MIB));
+        g.lineTo(this.x(i + 1 < t.length ? t[i + 1] : device.end), this.y(v[i] * MIB));
         if (t[i] > device.t1) break;
       }
       g.stroke();
     }
-    curve("live", 2, 3, 1.2); curve("requested", 0, 1, 1.5);
+    curve("live", 3, 1.2); curve("requested", 0, 1.5);
     if (limit) { g.strokeStyle = color("limit"); g.setLineDash([6, 4]); g.beginPath(); g.moveTo(LEFT, this.y(limit)); g.lineTo(this.width - RIGHT, this.y(limit)); g.stroke(); g.setLineDash([]); }
     g.restore();
   }
@@ -308,7 +316,8 @@ function rgb(hex) { return [1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16))
 
 const tip = document.getElementById("tip");
 const devices = JSON.parse(document.getElementById("data").textContent).map(data => new Device(data));
-const ranksMost = Math.max(1, ...devices.map(d => { const top = d.levels[d.levels.length - 1]; let most = 0; for (let i = 0; i < top.t.length; i++) most = Math.max(most, top.v[i * 6 + 3], top.v[i * 6 + 5]); return most; })) * MIB;
+const ranksMost = MIB * Math.max(1, ...devices.map(({ curve }) => Math.max(0, curve.range(0, curve.t.length, 3)[1], curve.range(0, curve.t.length, 6)[1])),
+  ...devices.flatMap(({ pool }) => pool ? [pool.v.reduce((most, v) => Math.max(most, v), 0)] : []));
 for (const canvas of document.querySelectorAll("canvas")) new Chart(canvas, devices[Number(canvas.dataset.device)]);
 const redraw = () => devices.forEach(device => device.charts.forEach(chart => chart.draw()));
 

@@ -269,11 +269,12 @@ impl DeviceReader<'_> {
         for segment in self.segments {
             let stream = self.lives.stream(segment.stream)?;
             let pool = self.lives.pool(segment.pool)?;
-            for block in &segment.blocks {
+            for (block, &stack) in segment.blocks.iter().zip(&segment.stacks) {
                 if block.state != BlockState::Inactive {
                     let (addr, len) = (block.address, block.requested_size);
                     let at_start = self.survey.at_start(addr);
-                    self.lives.end_block(Span { addr, len, stream, pool }, at_start)?;
+                    let span = Span { addr, len, stream, pool };
+                    self.lives.end_block(span, stack, at_start)?;
                 }
             }
             end_segments.push(Segment {

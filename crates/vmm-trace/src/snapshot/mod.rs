@@ -27,9 +27,9 @@ pub(crate) struct Contents {
 /// `NotASnapshot` where the pickle holds something else, `Malformed` where it contradicts itself.
 pub(crate) fn read_snapshot(heap: &mut Heap, root: Value) -> Result<Contents, Fault> {
     let (segments, traces) = parts(heap, root)?;
-    let mut by_device = segments::read_segments(heap, segments)?;
-    let mut devices = BTreeMap::new();
     let mut stacks = StackTable::default();
+    let mut by_device = segments::read_segments(heap, segments, &mut stacks)?;
+    let mut devices = BTreeMap::new();
     for (index, trace) in traces.into_iter().enumerate() {
         let device = u32::try_from(index)
             .map_err(|_| Fault::malformed(Place::File, "more than 2^32 devices"))?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::details::StackTable;
 use crate::error::{Fault, Place};
 use crate::lives::MAX_BYTES;
 use crate::model::{Block, BlockState};
@@ -17,6 +18,8 @@ pub(super) struct RawSegment {
     pub(super) is_small: bool,
     pub(super) is_expandable: bool,
     pub(super) blocks: Vec<Block>,
+    /// Who asked for each block, where the file says.
+    pub(super) stacks: Vec<Option<u32>>,
 }
 
 impl RawSegment {
@@ -34,10 +37,11 @@ impl RawSegment {
 pub(super) fn read_segments(
     heap: &mut Heap,
     values: Vec<Value>,
+    stacks: &mut StackTable,
 ) -> Result<BTreeMap<u32, Vec<RawSegment>>, Fault> {
     let mut by_device: BTreeMap<u32, Vec<RawSegment>> = BTreeMap::new();
     for (index, value) in values.into_iter().enumerate() {
-        let (device, segment) = read_segment(heap, value)
+        let (device, segment) = read_segment(heap, value, stacks)
             .map_err(|what| Fault::malformed(Place::Segment(index as u64), what))?;
         by_device.entry(device).or_default().push(segment);
     }
@@ -55,7 +59,11 @@ pub(super) fn read_segments(
     Ok(by_device)
 }
 
-fn read_segment(heap: &mut Heap, value: Value) -> Result<(u32, RawSegment), String> {
+fn read_segment(
+    heap: &mut Heap,
+    value: Value,
+    stacks: &mut StackTable,
+) -> Result<(u32, RawSegment), String> {
     let device = match heap.get(value, "device") {
         None => 0,
         Some(Value::Int(device)) => {
@@ -69,7 +77,13 @@ fn read_segment(heap: &mut Heap, value: Value) -> Result<(u32, RawSegment), Stri
     }
     let total_size = length(heap, value, "total_size")?.ok_or("has no `total_size`")?;
     let blocks = heap.get(value, "blocks").ok_or("has no `blocks`")?;
-    let blocks = heap.take_list(blocks).ok_or("`blocks` is no list of its own")?;
+    let values = heap.take_list(blocks).ok_or("`blocks` is no list of its own")?;
+    let blocks = read_blocks(heap, &values, address, total_size)?;
+    let stack_of = |&block: &Value| match heap.get(block, "frames") {
+        Some(Value::List(list)) => stacks.number(heap, list),
+        _ => None,
+    };
+    let stacks = values[..blocks.len()].iter().map(stack_of).collect();
     let segment = RawSegment {
         address,
         total_size,
@@ -77,7 +91,8 @@ fn read_segment(heap: &mut Heap, value: Value) -> Result<(u32, RawSegment), Stri
         pool: heap.get(value, "segment_pool_id").and_then(|id| pool_id(heap, id)).unwrap_or((0, 0)),
         is_small: heap.get(value, "segment_type").and_then(|kind| heap.text(kind)) == Some("small"),
         is_expandable: heap.get(value, "is_expandable") == Some(Value::Bool(true)),
-        blocks: read_blocks(heap, &blocks, address, total_size)?,
+        blocks,
+        stacks,
     };
     Ok((device, segment))
 }

@@ -204,3 +204,21 @@ fn the_oldest_form() {
     assert_eq!(found[1].state, BlockState::PendingFree);
     assert_eq!((device.start_live.len(), device.start_reserved), (2, 2048));
 }
+
+#[test]
+fn tensors_from_before_the_trace_have_the_stacks_of_their_blocks() {
+    let frame = Dict(vec![("filename", Str("model.py")), ("line", Int(7)), ("name", Str("build"))]);
+    let blocks = vec![
+        block(S, 512, 100, "active_allocated").with("frames", List(vec![frame])),
+        block(S + 512, 512, 300, "active_allocated").with("frames", List(Vec::new())),
+        block(S + 1024, MIB - 1024, 0, "inactive"),
+    ];
+    let bytes = pickle(&snapshot(vec![segment(S, MIB, blocks)], Vec::new()));
+    let mut input = Input::new(Box::new(&bytes[..]), bytes.len() as u64);
+    let (mut heap, root) = read_pickle(&mut input).expect("reads");
+    let contents = read_snapshot(&mut heap, root).expect("reads");
+    let (_, details) = &contents.devices[0];
+    assert_eq!(details.stacks, [Some(0), None]);
+    let names: Vec<_> = contents.stacks.frames(0).map(|frame| frame.name.as_str()).collect();
+    assert_eq!(names, ["build"]);
+}
