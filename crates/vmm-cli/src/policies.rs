@@ -4,6 +4,7 @@ use crate::device::replay_on_mock;
 use crate::progress::Progress;
 use std::num::NonZeroUsize;
 use vmm_mock::CostModel;
+use vmm_models::{Policy, RunError, RunSettings, TorchOptions};
 use vmm_replay::{
     Amount, CallAccount, ReplayError, ReplayResult, ReplaySettings, smallest_multiple,
 };
@@ -23,7 +24,42 @@ pub(crate) fn policies(
     let mut rows: Vec<PolicyRow> = recorded_row(recorded).into_iter().collect();
     let trace = with_failures_served(recorded);
     rows.extend(pool_row(name, &trace, shows_progress));
+    // Those that most people can choose by a setting; `vmm compare` has others.
+    let models = [
+        ("PyTorch native, modelled", Policy::Native(TorchOptions::default())),
+        ("PyTorch expandable segments, modelled", Policy::Expandable(TorchOptions::default())),
+    ];
+    let models = models.into_iter().filter_map(|(policy, model)| {
+        let _progress = Progress::begin(format!("{policy} on {name}"), shows_progress);
+        model_row(policy, model, &trace)
+    });
+    rows.extend(models);
     rows
+}
+
+/// A model of another allocator, likewise.
+fn model_row(policy: &str, model: Policy, trace: &DeviceTrace) -> Option<PolicyRow> {
+    let run = |settings: &RunSettings| vmm_models::run(trace, &model, settings, &mut |_, _| ());
+    let result = run(&RunSettings::default()).ok()?;
+    let mut budget = None;
+    let found = smallest_multiple(|multiple| {
+        let limit = Some(Amount::OfPeak(multiple));
+        let result = run(&RunSettings { limit, stop_at_failure: true, ..RunSettings::default() })?;
+        let works = result.failures == 0;
+        budget = budget.into_iter().chain(result.limit_bytes.filter(|_| works)).min();
+        Ok::<bool, RunError>(works)
+    });
+    Some(PolicyRow {
+        policy: policy.to_owned(),
+        failures: usize::try_from(result.failures).unwrap_or(usize::MAX),
+        peak_reserved_bytes: Some(result.peak_reserved_bytes),
+        smallest_budget_bytes: budget.filter(|_| matches!(found, Ok(Some(_)))),
+        driver_calls: Some(result.driver_calls),
+        driver_time_us: Some(result.driver_time_us),
+        reserved: Vec::new(),
+        calls: Vec::new(),
+        worker_calls: Vec::new(),
+    })
 }
 
 fn recorded_row(recorded: &Recorded<'_>) -> Option<PolicyRow> {
