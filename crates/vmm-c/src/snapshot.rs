@@ -116,12 +116,8 @@ pub(crate) fn private_pool(snapshot: &Snapshot, range: AddrRange) -> u64 {
 
 /// Ranges that have memory, as long as they are in one piece, by address.
 pub(crate) fn mapped(snapshot: &Snapshot) -> Vec<AddrRange> {
-    let mut ranges: Vec<AddrRange> = if snapshot.mappings.is_empty() {
-        // Where nothing can be mapped, a region is memory.
-        snapshot.regions.clone()
-    } else {
-        snapshot.mappings.iter().filter(|m| !m.stale).map(|m| m.range).collect()
-    };
+    let mut ranges: Vec<AddrRange> =
+        snapshot.mappings.iter().filter(|m| !m.stale).map(|m| m.range).collect();
     ranges.sort_by_key(|range| range.addr);
     let of_same_pool = |one, other| private_pool(snapshot, one) == private_pool(snapshot, other);
     let mut joined: Vec<AddrRange> = Vec::new();

@@ -128,6 +128,10 @@ mod tests {
         // SAFETY: options with their size, and a place for the pool.
         let made = unsafe { vmm_pool_create(&raw const options, &raw mut pool) };
         assert_eq!(made, vmm_status_t::VMM_OK);
+        let mut nothing: Vec<vmm_piece_t> = Vec::new();
+        // SAFETY: the pool lives, and `collect` gets the list it expects.
+        let walked = unsafe { vmm_walk(pool, Some(collect), (&raw mut nothing).cast()) };
+        assert_eq!((walked, nothing.len()), (vmm_status_t::VMM_OK, 0), "addresses are no memory");
         let stream = without_provenance_mut(1);
         let allocate = |len: u64| {
             let mut ptr = null_mut();

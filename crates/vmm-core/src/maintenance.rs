@@ -254,11 +254,13 @@ impl State {
         }
     }
 
-    /// For each stream, the first fence that keeps a frame from going; none when only `keep` bytes stay.
+    /// For each stream, the first fence up to a point of `queued` that keeps a frame from going; none when
+    /// only `keep` bytes stay. Others that go on with their work would be waited for without end.
     pub(crate) fn fences_of_idle<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
         keep: u64,
+        queued: &[Point],
     ) -> DeviceResult<Vec<Fence>> {
         if self.counters.reserved_bytes <= keep {
             return Ok(Vec::new());
@@ -267,6 +269,9 @@ impl State {
         let goes = |pair| !self.tenancies.is_private(pair);
         points.extend(self.free_points(|_| true, goes));
         points.extend(self.retired_points(goes));
+        points.retain(|point| {
+            queued.iter().any(|end| end.stream == point.stream && point.epoch <= end.epoch)
+        });
         let mut fences = self.first_fences(device, points)?;
         fences.extend(self.unbinding.iter().map(|(fence, _)| *fence));
         Ok(fences)

@@ -310,7 +310,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         self.handle.shared.trim(keep, false)
     }
 
-    /// As [`Self::trim`], but waits on the host for work that still uses idle frames.
+    /// As [`Self::trim`], but waits on the host for work that still uses idle frames: for what was queued
+    /// before the call.
     ///
     /// # Errors
     /// The first device call that failed; what was released before stays released.

@@ -62,7 +62,9 @@ impl<D: VirtualMemoryDevice + 'static> Drop for Tenant<D> {
         state.end_tenancy(self.pair);
         state.validate_in_debug();
         drop(state);
-        self.pool.wake_worker();
+        if !self.pool.shared().is_forked() {
+            self.pool.wake_worker();
+        }
     }
 }
 

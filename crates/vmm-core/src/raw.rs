@@ -32,6 +32,14 @@ pub struct RawLease {
     pub count: u32,
 }
 
+impl RawLease {
+    /// One that nobody holds.
+    #[cold]
+    fn gone(addr: DeviceAddr) -> Self {
+        Self { addr, len: 0, stream: StreamId(0), owner: Owner::NONE, count: 0 }
+    }
+}
+
 impl State {
     /// Names a live lease by its address.
     #[inline]
@@ -154,7 +162,10 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         addr: DeviceAddr,
         stream: Option<StreamId>,
     ) -> Result<RawLease, NotALease> {
-        let mut state = self.shared().lock();
+        // In a fork the memory is the parent's, and counts as released where its lock cannot be had.
+        let Some(mut state) = self.shared().lock_unless_forked() else {
+            return Ok(RawLease::gone(addr));
+        };
         let slot = stream.map(|stream| state.timelines.slot(stream));
         let released = state.release_raw(addr, slot);
         state.validate_in_debug();
@@ -163,7 +174,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
 
     /// Ends all leases that are named by their addresses, whoever holds them. Returns how many there were.
     pub fn release_all_raw(&self) -> usize {
-        let mut state = self.shared().lock();
+        let Some(mut state) = self.shared().lock_unless_forked() else { return 0 };
         let all: Vec<ExtentId> = state.directory.iter().collect();
         for id in &all {
             let addr = DeviceAddr(state.extents[*id].addr);

@@ -470,7 +470,10 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     }
 
     pub(crate) fn trim(&self, keep: u64, wait: bool) -> Result<u64, PoolError> {
-        let before = self.lock().counters.frames_released_bytes;
+        let (before, queued) = {
+            let state = self.lock();
+            (state.counters.frames_released_bytes, state.timelines.all_now())
+        };
         loop {
             let (step, fences) = {
                 let mut state = self.lock();
@@ -482,7 +485,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 state.poll(&*self.device, READY, CrossStream::WhenReached)?;
                 let step = state.step_trimming(&*self.device, keep, self.means())?;
                 let fences = if step.is_none() && wait {
-                    state.fences_of_idle(&*self.device, keep)?
+                    state.fences_of_idle(&*self.device, keep, &queued)?
                 } else {
                     Vec::new()
                 };

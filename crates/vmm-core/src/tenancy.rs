@@ -145,8 +145,7 @@ impl State {
 
     /// Releases a private pool: nobody can allocate from it any more.
     pub(crate) fn end_tenancy(&mut self, pair: PairId) {
-        let mut points: Vec<Point> =
-            self.timelines.slots().map(|slot| self.timelines.now(slot)).collect();
+        let mut points = self.timelines.all_now();
         points.retain(|point| !self.timelines.is_reached(*point));
         points.iter().for_each(|point| raise(&mut self.tenancies.unfenced, *point));
         *self.tenancies.at(pair) = Tenancy::Released(points);

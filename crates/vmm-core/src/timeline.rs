@@ -131,6 +131,11 @@ impl Timelines {
         Point { stream: slot, epoch: self.streams[slot as usize].epoch }
     }
 
+    /// The points behind all work queued so far.
+    pub(crate) fn all_now(&self) -> Vec<Point> {
+        self.slots().map(|slot| self.now(slot)).collect()
+    }
+
     /// Whether a point is known to be reached; asks no device.
     #[inline]
     pub(crate) fn is_reached(&self, point: Point) -> bool {

@@ -87,15 +87,15 @@ def _pools(place):
 
 
 def _pool(place, device):
-    if device is None:
-        import torch
+    import torch
 
-        device = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    if isinstance(device, int):
+        index = device
     else:
-        import torch
-
-        device = torch.device("cuda", device).index if isinstance(device, int) else device.index
-    pool = place.door.pool(device)
+        index = None if device is None else torch.device(device).index
+    if index is None:
+        index = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    pool = place.door.pool(index)
     if not pool:
-        raise VmmError(f"no memory of CUDA device {device} is in use yet")
+        raise VmmError(f"no memory of CUDA device {index} is in use yet")
     return pool

@@ -75,7 +75,7 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
                                                           entry.requested, entry.stream, 0);
             if (status != VMM_OK) {
                 failure = fault(status);
-                break;
+                continue;
             }
             own.routes.began(target);
             own.statistics.allocated(entry.len, entry.requested);
@@ -87,6 +87,10 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
     }
     hold.unlock();
     if (!failure.empty()) {
+        // Tensors still own what stayed as it was.
+        for (c10::DataPtr &data : delta.dataptrs_allocd) {
+            data.release_context();
+        }
         throw std::runtime_error("vmm_torch: a checkpoint of a memory pool could not be restored, "
                                  "because its memory is used otherwise: " +
                                  failure);

@@ -249,7 +249,12 @@ class Memory {
     C10_NOINLINE void *struggle(int index, vmm_pool_t *pool, Hold &target, size_t requested,
                                 Stream stream, vmm_status_t status, const Context &context) {
         Device &own = device(index);
-        std::string facts = fault(status);
+        // An allocator of the user's has left no facts.
+        auto why = [&] {
+            bool foreign = target.pool != nullptr && target.pool->source != nullptr;
+            return foreign ? "the allocator of this memory pool has no more" : fault(status);
+        };
+        std::string facts = why();
         void *ptr = nullptr;
         auto again = [&] {
             {
@@ -258,7 +263,7 @@ class Memory {
             }
             status = attempt(pool, target.pool, requested, stream, &ptr);
             if (status != VMM_OK) {
-                facts = fault(status);
+                facts = why();
             }
             return status == VMM_OK;
         };
@@ -372,7 +377,8 @@ class Memory {
         {
             std::lock_guard<std::mutex> hold(mutex);
             own.routes.each([&](PrivatePool &pool) {
-                if (pool.source != nullptr) {
+                bool graphs = pool.captured && pool.users != 0;
+                if (pool.source != nullptr && !graphs) {
                     sources.push_back(pool.source.get());
                 }
             });

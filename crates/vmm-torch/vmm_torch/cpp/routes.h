@@ -41,6 +41,8 @@ struct PrivatePool {
     size_t live = 0;
     // Its memory may serve others when there is no other.
     bool last_resort = false;
+    // A graph was captured with it: while it has users, what was released in it is in use still.
+    bool captured = false;
     std::unique_ptr<Source> source;
 };
 
@@ -59,6 +61,7 @@ class Routes {
         for (auto at = underway_.rbegin(); at != underway_.rend(); ++at) {
             if (at->filter(stream)) {
                 at->captured = at->captured || (is_capturing != nullptr && is_capturing(stream));
+                at->pool->captured = at->pool->captured || at->captured;
                 return at->pool;
             }
         }
