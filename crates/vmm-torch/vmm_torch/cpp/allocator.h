@@ -268,9 +268,9 @@ class Allocator final : public ca::CUDAAllocator {
 
     void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t name,
                             std::shared_ptr<CUDAAllocator> allocator) override {
-        std::unique_ptr<Source> source;
+        std::shared_ptr<Source> source;
         if (allocator != nullptr && allocator.get() != this) {
-            source = std::make_unique<ForeignSource>(std::move(allocator), memory().history, device,
+            source = std::make_shared<ForeignSource>(std::move(allocator), memory().history, device,
                                                      name);
         }
         settle_before_new(device, name);
@@ -410,8 +410,12 @@ class Allocator final : public ca::CUDAAllocator {
         return len != 0 ? memory().allocate(device, len, stream) : nullptr;
     }
 
-    // For what PyTorch calls in destructors, where an exception would end the process.
+    // For what PyTorch calls in destructors, where an exception would end the process. In a fork the
+    // memory is the parent's, and another thread of it may have held the lock.
     template <typename Body> static void in_destructor(Body body) {
+        if (memory().forked()) {
+            return;
+        }
         try {
             body();
         } catch (const std::exception &error) {

@@ -46,6 +46,7 @@ inline bool same(const Allocation &a, const Allocation &b) {
 inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &state,
                                c10::DeleterFnPtr deleter) {
     CheckpointDelta delta;
+    Sources gone;
     std::unique_lock<std::mutex> hold(memory.mutex);
     Memory::Device &own = memory.device(device);
     std::map<void *, const Allocation *> wanted;
@@ -64,7 +65,7 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
         memory.ledger.take(memory.ledger.find(entry.ptr));
         own.statistics.released(entry.len, entry.requested);
         Memory::check_release(lib.release(pool, entry.ptr, entry.stream));
-        own.routes.ended(entry.pool);
+        gone.push_back(own.routes.ended(entry.pool));
     }
     target = own.routes.find(state.name);
     std::string failure;
@@ -86,6 +87,7 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
         delta.dataptrs_allocd.emplace_back(entry.ptr, entry.ptr, deleter, place);
     }
     hold.unlock();
+    trim(gone);
     if (!failure.empty()) {
         // Tensors still own what stayed as it was.
         for (c10::DataPtr &data : delta.dataptrs_allocd) {

@@ -71,10 +71,11 @@ class Memory {
     }
 
     // In a child of a process that used CUDA nothing can be allocated or given back.
+    bool forked() const { return forked_.load(std::memory_order_relaxed); }
     void note_fork() { forked_.store(device_count() != 0, std::memory_order_relaxed); }
 
     void *allocate(int index, size_t requested, Stream stream) {
-        if (forked_.load(std::memory_order_relaxed)) {
+        if (forked()) {
             throw std::runtime_error("vmm_torch: this process was forked from one that had used "
                                      "CUDA, and cannot use it: start it with the method \"spawn\"");
         }
@@ -112,7 +113,7 @@ class Memory {
 
     // Ends the allocation at an address. False if there is none.
     bool release(void *ptr) {
-        if (forked_.load(std::memory_order_relaxed)) {
+        if (forked()) {
             return true;
         }
         Context context = history.gather(RecordContext::ALL);
@@ -144,8 +145,12 @@ class Memory {
             check_release(lib.release(pools.find(gone.device), ptr, gone.stream));
         }
         if (gone.pool != nullptr) {
-            std::lock_guard<std::mutex> hold(mutex);
-            own->routes.ended(gone.pool);
+            std::shared_ptr<Source> source;
+            {
+                std::lock_guard<std::mutex> hold(mutex);
+                source = own->routes.ended(gone.pool);
+            }
+            trim({source});
         }
         return true;
     }
@@ -184,8 +189,12 @@ class Memory {
         if (names.empty() || !idle(index)) {
             return false;
         }
-        std::lock_guard<std::mutex> hold(mutex);
-        own.routes.settle(pools.find(index), names);
+        Sources gone;
+        {
+            std::lock_guard<std::mutex> hold(mutex);
+            gone = own.routes.settle(pools.find(index), names);
+        }
+        trim(gone);
         return true;
     }
 
@@ -271,9 +280,8 @@ class Memory {
             if ((run_callbacks() && again()) || (settle(index) && again())) {
                 return ptr;
             }
-            for (PrivatePool *other : last_resorts(own, target.pool)) {
-                target.change(other);
-                if (again()) {
+            for (PoolName other : last_resorts(own, target.pool)) {
+                if (target.change(other) && again()) {
                     return ptr;
                 }
             }
@@ -284,12 +292,12 @@ class Memory {
         throw std::runtime_error("vmm_torch: " + facts);
     }
 
-    std::vector<PrivatePool *> last_resorts(Device &own, PrivatePool *but) {
-        std::vector<PrivatePool *> found;
+    std::vector<PoolName> last_resorts(Device &own, PrivatePool *but) {
+        std::vector<PoolName> found;
         std::lock_guard<std::mutex> hold(mutex);
         own.routes.each([&](PrivatePool &pool) {
             if (pool.last_resort && &pool != but && pool.users != 0) {
-                found.push_back(&pool);
+                found.push_back(pool.name);
             }
         });
         return found;
@@ -373,20 +381,18 @@ class Memory {
 
     void trim_sources(int index) {
         Device &own = device(index);
-        std::vector<Source *> sources;
+        Sources sources;
         {
             std::lock_guard<std::mutex> hold(mutex);
             own.routes.each([&](PrivatePool &pool) {
                 bool graphs = pool.captured && pool.users != 0;
                 if (pool.source != nullptr && !graphs) {
-                    sources.push_back(pool.source.get());
+                    sources.push_back(pool.source);
                 }
             });
         }
         if (!sources.empty() && idle(index)) {
-            for (Source *source : sources) {
-                source->trim();
-            }
+            trim(sources);
         }
     }
 

@@ -43,8 +43,19 @@ struct PrivatePool {
     bool last_resort = false;
     // A graph was captured with it: while it has users, what was released in it is in use still.
     bool captured = false;
-    std::unique_ptr<Source> source;
+    std::shared_ptr<Source> source;
 };
+
+// Sources that are to be trimmed, without any lock: they call allocators of users.
+using Sources = std::vector<std::shared_ptr<Source>>;
+
+inline void trim(const Sources &sources) {
+    for (const std::shared_ptr<Source> &source : sources) {
+        if (source != nullptr) {
+            source->trim();
+        }
+    }
+}
 
 // The private pools of one device. Not for several threads at once, but for `any`.
 class Routes {
@@ -84,7 +95,7 @@ class Routes {
     }
 
     // Adds a user to a pool, and makes it for the first one.
-    PrivatePool *use(vmm_pool_t *pool, PoolName name, std::unique_ptr<Source> source = nullptr) {
+    PrivatePool *use(vmm_pool_t *pool, PoolName name, std::shared_ptr<Source> source = nullptr) {
         std::unique_ptr<PrivatePool> &slot = pools_[name];
         if (slot == nullptr) {
             auto made = std::make_unique<PrivatePool>();
@@ -182,7 +193,9 @@ class Routes {
 
     // Gives back the memory of these pools, as far as they have no users still. The device has been
     // idle since they were named.
-    void settle(vmm_pool_t *pool, const std::vector<PoolName> &names) {
+    // Returns sources to trim.
+    Sources settle(vmm_pool_t *pool, const std::vector<PoolName> &names) {
+        Sources gone;
         for (PoolName name : names) {
             auto at = pools_.find(name);
             if (at == pools_.end() || at->second->users != 0) {
@@ -195,29 +208,30 @@ class Routes {
             if (at->second->live != 0) {
                 // Its last allocation, at whose end `ended` drops it, still refers to it.
                 outlived_.push_back(std::move(at->second));
-            } else if (at->second->source != nullptr) {
-                at->second->source->trim();
+            } else {
+                gone.push_back(std::move(at->second->source));
             }
             pools_.erase(at);
         }
+        return gone;
     }
 
     void began(PrivatePool *pool) { ++pool->live; }
 
     // An allocation of a private pool has ended.
-    void ended(PrivatePool *pool) {
+    // Returns a source to trim, or NULL.
+    std::shared_ptr<Source> ended(PrivatePool *pool) {
         if (--pool->live != 0 || outlived_.empty()) {
-            return;
+            return nullptr;
         }
         for (auto at = outlived_.begin(); at != outlived_.end(); ++at) {
             if (at->get() == pool) {
-                if (pool->source != nullptr) {
-                    pool->source->trim();
-                }
+                std::shared_ptr<Source> source = std::move(pool->source);
                 outlived_.erase(at);
-                return;
+                return source;
             }
         }
+        return nullptr;
     }
 
     template <typename Visit> void each(Visit visit) {
@@ -253,7 +267,7 @@ class Hold {
     Hold(std::mutex &mutex, Routes &routes) : mutex_(mutex), routes_(routes) {}
     Hold(const Hold &) = delete;
     Hold &operator=(const Hold &) = delete;
-    ~Hold() { change(nullptr); }
+    ~Hold() { let_go(); }
 
     // Holds the pool that an allocation on this stream belongs to, if any.
     void take(Stream stream) {
@@ -264,19 +278,17 @@ class Hold {
         }
     }
 
-    // Lets go of the pool and holds another one, or none.
-    void change(PrivatePool *other) {
-        if (pool == nullptr && other == nullptr) {
-            return;
-        }
+    // Lets go of the pool and holds this one. False if that is gone.
+    bool change(PoolName name) {
+        let_go();
         std::lock_guard<std::mutex> hold(mutex_);
-        if (pool != nullptr) {
-            routes_.ended(pool);
+        PrivatePool *other = routes_.find(name);
+        if (other == nullptr || other->users == 0) {
+            return false;
         }
         pool = other;
-        if (pool != nullptr) {
-            routes_.began(pool);
-        }
+        routes_.began(pool);
+        return true;
     }
 
     // The allocation was made: it holds the pool from now on.
@@ -285,6 +297,18 @@ class Hold {
     PrivatePool *pool = nullptr;
 
   private:
+    void let_go() {
+        if (pool == nullptr) {
+            return;
+        }
+        std::shared_ptr<Source> gone;
+        {
+            std::lock_guard<std::mutex> hold(mutex_);
+            gone = routes_.ended(std::exchange(pool, nullptr));
+        }
+        trim({gone});
+    }
+
     std::mutex &mutex_;
     Routes &routes_;
 };
