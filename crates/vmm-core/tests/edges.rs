@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vmm_core::{
-    AddrRange, AllocError, CrossStream, Lease, Maintenance, Owner, Pool, PoolError, PoolOptions,
-    Request, StreamId,
+    AddrRange, AllocError, CrossStream, DeviceOp, Lease, Maintenance, Owner, Pool, PoolError,
+    PoolOptions, Request, StreamId,
 };
-use vmm_mock::{MockDevice, MockOptions};
+use vmm_mock::{Faulty, MockDevice, MockOptions};
 
 const MIB: u64 = 1 << 20;
 
@@ -260,4 +260,34 @@ fn a_callback_may_panic() {
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(attempt)).is_err());
     }
     assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
+
+/// Whenever the pool waits, another thread queues more work and releases memory that it uses.
+fn work_during_waits(pool: &Pool<Faulty<MockDevice>>, stream: StreamId, waits: &Arc<AtomicU64>) {
+    let (again, count) = (pool.clone(), waits.clone());
+    pool.device().once_before(DeviceOp::Wait, move || {
+        if count.fetch_add(1, Ordering::Relaxed) < 1_000 {
+            again.device().inner().launch(stream, 1_000_000, &[]).unwrap();
+            again.allocate(3 * MIB, stream, Owner::NONE).unwrap().release(stream);
+            work_during_waits(&again, stream, &count);
+        }
+    });
+}
+
+/// A trim waits for what was queued before it, not for what others go on queueing.
+#[test]
+fn a_trim_that_waits_ends_while_others_work() {
+    let mock = device(1 << 30);
+    let (stream, other) = (mock.make_stream(), mock.make_stream());
+    let pool = Pool::new(Arc::new(Faulty::new(mock.clone())), by_hand()).unwrap();
+    for stream in [stream, other] {
+        mock.launch(stream, 1_000_000, &[]).unwrap();
+        pool.allocate(16 * MIB, stream, Owner::NONE).unwrap().release(stream);
+    }
+    let waits = Arc::new(AtomicU64::new(0));
+    work_during_waits(&pool, other, &waits);
+    pool.trim_and_wait(0).unwrap();
+    let waited = waits.load(Ordering::Relaxed);
+    assert!((1..100).contains(&waited), "{waited} waits");
+    pool.device().once_before(DeviceOp::Wait, || ());
 }
