@@ -4,11 +4,11 @@
 //! pool. So what it uses must stay mapped where it is, and must not go to anybody whose work the
 //! graph could meet. Both hold for the memory of a private pool for as long as it lives.
 
-use crate::arena::{GENERAL, PairId};
+use crate::arena::{GENERAL, PairId, pair_of};
 use crate::bins::UNIT;
 use crate::device::{DeviceError, DeviceResult, VirtualMemoryDevice};
 use crate::error::{AllocError, PoolError};
-use crate::extent::{ExtentId, Kind, NONE};
+use crate::extent::{Extent, ExtentId, Kind, NONE};
 use crate::lease::Lease;
 use crate::options::CrossStream;
 use crate::owner::Owner;
@@ -204,6 +204,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             None if !self.capturing(&state)? => {
                 state.poll(&*self.device, slot, self.cross_stream())?;
                 if self.cross_stream() == CrossStream::WaitOnDevice {
+                    state.end_retirements(&*self.device, &want, addr.0)?;
                     state.take_over(&*self.device, &want, addr.0)?;
                 }
                 state.take_at(&want, addr.0)
@@ -239,6 +240,32 @@ impl State {
             };
         }
         Some(self.carve_at(whole, addr, want))
+    }
+
+    /// Makes the stream of a request wait on the device for those that may still use what was released in
+    /// its range.
+    fn end_retirements<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        want: &Want,
+        addr: u64,
+    ) -> DeviceResult<()> {
+        let touches = |extent: &Extent| {
+            pair_of(extent.arena) == want.pair
+                && extent.addr < addr.saturating_add(want.len)
+                && addr < extent.end()
+        };
+        let retired = self.retired.iter().copied();
+        let inside: Vec<ExtentId> = retired.filter(|id| touches(&self.extents[*id])).collect();
+        for id in inside {
+            let points: Vec<Point> = self.uses.iter(self.extents[id].uses).collect();
+            for point in points {
+                self.order_after(device, want.slot, point)?;
+            }
+            self.retired.retain(|other| *other != id);
+            self.end_retirement(id, self.timelines.now(want.slot));
+        }
+        Ok(())
     }
 
     /// Makes the stream of a request wait on the device for those that its range is free for.

@@ -260,3 +260,29 @@ proptest! {
         program.end();
     }
 }
+
+/// Memory that a second stream still uses can be put back where it was: the stream of the request waits
+/// for that one on the device.
+#[test]
+fn a_range_that_others_still_use_can_be_restored() {
+    let device = Arc::new(MockDevice::new(MockOptions::default()));
+    let options = PoolOptions { maintenance: Maintenance::UserLoop, ..PoolOptions::default() };
+    let pool = Pool::new(device.clone(), options).expect("a pool on the mock");
+    let (stream, side) = (device.make_stream(), device.make_stream());
+    let private = pool.private_pool().expect("the first private pool");
+    let lease = private.allocate(4 * MIB, stream, Owner::NONE).expect("memory");
+    let addr = lease.addr();
+    lease.used_on(side);
+    let range = AddrRange { addr, len: 4 * MIB };
+    device.launch(side, 50_000_000, &[Access::write(range, 7)]).expect("work");
+    lease.release(stream);
+    assert_eq!(pool.stats().retired_bytes, 4 * MIB);
+    let again = private.allocate_at(addr, 4 * MIB, stream, Owner::NONE).expect("it can wait");
+    assert_eq!((again.addr(), pool.stats().retired_bytes), (addr, 0));
+    assert_eq!(pool.stats().host_waits, 0);
+    // Without the order the bytes would be those of the other stream.
+    device.launch(stream, 1_000, &[Access::write(range, 9)]).expect("work");
+    device.launch_check(stream, 1_000, range, 9).expect("work");
+    device.finish_all();
+    pool.validate();
+}
