@@ -4,7 +4,7 @@ use crate::guard;
 use crate::pool::vmm_pool_t;
 use crate::sized::SizedStruct;
 use crate::status::vmm_status_t;
-use vmm_core::{Counters, Stats};
+use vmm_core::Stats;
 
 /// The figures of a pool at one moment. Lengths are in bytes, of whole units of 512.
 #[repr(C)]
@@ -78,73 +78,37 @@ unsafe impl SizedStruct for vmm_stats_t {}
 
 impl From<Stats> for vmm_stats_t {
     fn from(stats: Stats) -> Self {
-        let Stats {
-            counters,
-            limit,
-            target,
-            frames,
-            mappings,
-            address_bytes,
-            private_pools,
-            private_reserved_bytes,
-            ..
-        } = stats;
-        let Counters {
-            live_bytes,
-            requested_bytes,
-            live_leases,
-            reserved_bytes,
-            retired_bytes,
-            stale_bytes,
-            peak_live_bytes,
-            peak_requested_bytes,
-            peak_reserved_bytes,
-            allocations,
-            releases,
-            misses,
-            failures,
-            frames_made,
-            frames_moved,
-            frames_recalled,
-            frames_released,
-            frames_released_bytes,
-            unmaps,
-            device_waits,
-            host_waits,
-            failed_steps,
-            ..
-        } = counters;
         Self {
             size: size_of::<Self>(),
-            live_bytes,
-            requested_bytes,
-            live_leases,
-            reserved_bytes,
-            retired_bytes,
-            stale_bytes,
-            peak_live_bytes,
-            peak_requested_bytes,
-            peak_reserved_bytes,
-            allocations,
-            releases,
-            misses,
-            failures,
-            frames_made,
-            frames_moved,
-            frames_recalled,
-            frames_released,
-            frames_released_bytes,
-            unmaps,
-            device_waits,
-            host_waits,
-            failed_steps,
-            limit: limit.unwrap_or(0),
-            target: target.unwrap_or(0),
-            frames,
-            mappings,
-            address_bytes,
-            private_pools,
-            private_reserved_bytes,
+            live_bytes: stats.live_bytes,
+            requested_bytes: stats.requested_bytes,
+            live_leases: stats.live_leases,
+            reserved_bytes: stats.reserved_bytes,
+            retired_bytes: stats.retired_bytes,
+            stale_bytes: stats.stale_bytes,
+            peak_live_bytes: stats.peak_live_bytes,
+            peak_requested_bytes: stats.peak_requested_bytes,
+            peak_reserved_bytes: stats.peak_reserved_bytes,
+            allocations: stats.allocations,
+            releases: stats.releases,
+            misses: stats.misses,
+            failures: stats.failures,
+            frames_made: stats.frames_made,
+            frames_moved: stats.frames_moved,
+            frames_recalled: stats.frames_recalled,
+            frames_released: stats.frames_released,
+            frames_released_bytes: stats.frames_released_bytes,
+            unmaps: stats.unmaps,
+            device_waits: stats.device_waits,
+            host_waits: stats.host_waits,
+            failed_steps: stats.failed_steps,
+            limit: stats.limit.unwrap_or(0),
+            target: stats.target.unwrap_or(0),
+            frames: stats.frames,
+            mappings: stats.mappings,
+            address_bytes: stats.address_bytes,
+            private_pools: stats.private_pools,
+            private_reserved_bytes: stats.private_reserved_bytes,
         }
     }
 }
@@ -182,6 +146,7 @@ pub unsafe extern "C" fn vmm_reset_peaks(pool: *mut vmm_pool_t) -> vmm_status_t 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vmm_core::Counters;
 
     /// `Counters` may get fields without breaking the code above; C would not see them then.
     #[test]

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use vmm_mock::CostModel;
 use vmm_models::{Policy, RunError, RunSettings, TorchOptions};
 use vmm_replay::{
-    Amount, CallAccount, ReplayError, ReplayResult, ReplaySettings, smallest_multiple,
+    Amount, CallAccount, ReplayResult, ReplaySettings, if_it_works, smallest_multiple,
 };
 use vmm_report::{Allocator, PolicyRow, Recorded, with_failures_served};
 use vmm_trace::DeviceTrace;
@@ -41,19 +41,16 @@ pub(crate) fn policies(
 fn model_row(policy: &str, model: Policy, trace: &DeviceTrace) -> Option<PolicyRow> {
     let run = |settings: &RunSettings| vmm_models::run(trace, &model, settings, &mut |_, _| ());
     let result = run(&RunSettings::default()).ok()?;
-    let mut budget = None;
-    let found = smallest_multiple(|multiple| {
+    let budget = smallest_multiple(|multiple| {
         let limit = Some(Amount::OfPeak(multiple));
         let result = run(&RunSettings { limit, stop_at_failure: true, ..RunSettings::default() })?;
-        let works = result.failures == 0;
-        budget = budget.into_iter().chain(result.limit_bytes.filter(|_| works)).min();
-        Ok::<bool, RunError>(works)
+        Ok::<_, RunError>((result.failures == 0).then_some(result.limit_bytes).flatten())
     });
     Some(PolicyRow {
         policy: policy.to_owned(),
         failures: usize::try_from(result.failures).unwrap_or(usize::MAX),
         peak_reserved_bytes: Some(result.peak_reserved_bytes),
-        smallest_budget_bytes: budget.filter(|_| matches!(found, Ok(Some(_)))),
+        smallest_budget_bytes: budget.ok().flatten(),
         driver_calls: Some(result.driver_calls),
         driver_time_us: Some(result.driver_time_us),
         reserved: Vec::new(),
@@ -92,24 +89,15 @@ fn pool_row(name: &str, trace: &DeviceTrace, shows_progress: bool) -> Option<Pol
     };
     let free = ReplaySettings { curve_samples: Some(CURVE_SAMPLES), ..ReplaySettings::default() };
     let result = replay(format!("replaying {name}"), &free).ok()?;
-    // A limit in bytes is what a multiple came to on the device.
-    let mut budget = None;
-    let found = smallest_multiple(|multiple| {
+    let budget = smallest_multiple(|multiple| {
         let settings = ReplaySettings {
             limit: Some(Amount::OfPeak(multiple)),
             stop_at_failure: true,
             ..ReplaySettings::default()
         };
-        match replay(format!("{name} at {multiple:.3}x"), &settings) {
-            Ok(result) if result.failures == 0 => {
-                budget = budget.into_iter().chain(result.limit_bytes).min();
-                Ok(true)
-            }
-            Ok(_) | Err(ReplayError::LimitBelowAllocation { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
+        if_it_works(replay(format!("{name} at {multiple:.3}x"), &settings))
     });
-    let budget = budget.filter(|_| matches!(found, Ok(Some(_))));
+    let budget = budget.ok().flatten().and_then(|works| works.limit_bytes);
     Some(row_of(&result, budget))
 }
 

@@ -8,7 +8,9 @@ use crate::progress::Progress;
 use crate::report;
 use crate::terminal::Terminal;
 use std::path::Path;
-use vmm_replay::{Amount, ReplayError, ReplayResult, ReplaySettings, smallest_multiple};
+use vmm_replay::{
+    Amount, ReplayError, ReplayResult, ReplaySettings, if_it_works, smallest_multiple,
+};
 use vmm_trace::{DeviceTrace, Trace, read_file};
 
 /// Replays all inputs, prints a table or JSON, and says how it went.
@@ -127,20 +129,9 @@ impl Command<'_> {
                 stop_at_failure: true,
                 ..self.settings.clone()
             };
-            match self.replay(&format!("{name} at {multiple:.3}x"), trace, &settings) {
-                Ok(result) => Ok(result.failures == 0),
-                Err(ReplayError::LimitBelowAllocation { .. }) => Ok(false),
-                Err(error) => Err(error),
-            }
+            if_it_works(self.replay(&format!("{name} at {multiple:.3}x"), trace, &settings))
         })?;
-        let Some(multiple) = found else {
-            return Ok(None);
-        };
-        let limit = Amount::OfPeak(multiple);
-        let settings = ReplaySettings { limit: Some(limit), ..self.settings.clone() };
-        let mut result = self.replay(name, trace, &settings)?;
-        result.budget_bytes = result.limit_bytes;
-        Ok(Some(result))
+        Ok(found.map(|result| ReplayResult { budget_bytes: result.limit_bytes, ..result }))
     }
 
     fn replay(

@@ -26,7 +26,7 @@ pub mod worker;
 pub mod worst;
 
 pub use amount::{Amount, AmountError};
-pub use budget::smallest_multiple;
+pub use budget::{if_it_works, smallest_multiple};
 pub use calls::{CallAccount, OpCalls};
 pub use contents::{CheckResult, Contents, Faults, SHOWN_LEASES, WrongLease};
 pub use metered::Metered;

@@ -19,7 +19,7 @@ use parallel::{all_cores, in_parallel};
 use std::path::PathBuf;
 use vmm_mock::CostModel;
 use vmm_models::{Costs, Policy, RunSettings};
-use vmm_replay::{Amount, ReplayError, ReplaySettings, smallest_multiple};
+use vmm_replay::{Amount, ReplaySettings, if_it_works, smallest_multiple};
 use vmm_trace::{DeviceTrace, Trace, read_file};
 
 /// How many times longer a replay on the pool takes than a run of a model, roughly; only the order of
@@ -187,11 +187,8 @@ impl Comparison<'_> {
                 stop_at_failure: true,
                 ..settings.clone()
             };
-            match replay(&settings) {
-                Ok(result) => Ok((result.failures == 0).then_some(result.limit_bytes).flatten()),
-                Err(ReplayError::LimitBelowAllocation { .. }) => Ok(None),
-                Err(error) => Err(advice(&error)),
-            }
+            let works = if_it_works(replay(&settings)).map_err(|error| advice(&error))?;
+            Ok(works.and_then(|result| result.limit_bytes))
         })?;
         Ok((Outcome::of_pool(result), found))
     }
@@ -225,19 +222,12 @@ impl Comparison<'_> {
     fn search(
         &self,
         limit: Option<Amount>,
-        mut works: impl FnMut(f64) -> Result<Option<u64>, String>,
+        works: impl FnMut(f64) -> Result<Option<u64>, String>,
     ) -> Result<Option<u64>, String> {
         if self.options.no_budget || limit.is_some() {
             return Ok(None);
         }
-        let mut smallest = None;
-        smallest_multiple(|multiple| {
-            let bytes = works(multiple)?;
-            // Only limits below all that worked are tried after one has worked.
-            smallest = bytes.or(smallest);
-            Ok::<bool, String>(bytes.is_some())
-        })?;
-        Ok(smallest)
+        smallest_multiple(works)
     }
 }
 
