@@ -6,14 +6,19 @@
 //! background, because memory in long frames serves a mixed program badly. ARCHITECTURE.md has the
 //! measurements behind each constant.
 
-use crate::arena::{ArenaId, is_short};
+use crate::arena::{ArenaId, SMALL_MAX, is_short};
 use crate::churn::Churn;
 use crate::units::round_down;
 use std::time::Duration;
 
-/// Frames of the large arena in a known level. Shorter frames waste less at their edges, longer
-/// ones cost fewer device calls.
+/// Frames of the large arena in a known level. Longer frames cost fewer device calls.
 const FRAMES_PER_LEVEL: u64 = 350;
+
+/// With many long leases at once there are more: each that lies apart from the others strands a frame,
+/// half of it at either end, so that with these all of them together strand at most a twentieth of
+/// the level. Frames that were made before the leases came stay as they are.
+const FRAMES_PER_LEASE: u64 = 20;
+const MOST_FRAMES_PER_LEVEL: u64 = 1000;
 
 /// Under a limit, where a shortage is a failure, the last part of the level is made in fine frames:
 /// they fill a run's remainder, which a whole frame would exceed.
@@ -42,6 +47,9 @@ pub(crate) struct Budget {
     time_to_live: Duration,
     /// The most bytes that were ever live at once.
     peak: u64,
+    /// Long leases that are live, and the most that ever were.
+    long_leases: u64,
+    most_long_leases: u64,
     /// What would be live if the request under way could be served; it is no peak before it is.
     wish: u64,
     /// Nothing is made ahead above this: what a trim released is not made again before memory is short.
@@ -66,6 +74,8 @@ impl Budget {
             granule,
             time_to_live,
             peak: 0,
+            long_leases: 0,
+            most_long_leases: 0,
             wish: 0,
             trimmed_to: u64::MAX,
             window_peak: 0,
@@ -100,6 +110,21 @@ impl Budget {
         self.churn.moved(now);
     }
 
+    /// Notes that a lease of `len` bytes begins.
+    #[inline]
+    pub(crate) fn begin_lease(&mut self, len: u64) {
+        if len > SMALL_MAX {
+            self.long_leases += 1;
+            self.most_long_leases = self.most_long_leases.max(self.long_leases);
+        }
+    }
+
+    /// Notes that a lease of `len` bytes ends.
+    #[inline]
+    pub(crate) fn end_lease(&mut self, len: u64) {
+        self.long_leases -= u64::from(len > SMALL_MAX);
+    }
+
     /// Notes live bytes.
     #[inline]
     pub(crate) fn note(&mut self, bytes: u64) {
@@ -117,9 +142,14 @@ impl Budget {
     /// What the pool makes ahead of need and tries to stay under, if that is known. A hectic program
     /// without a level is given one above its peak.
     pub(crate) fn known_level(&self) -> Option<u64> {
+        let slack = || self.churn.slack().map(|slack| permille(self.peak(), 1000 + slack));
+        self.given_level().or_else(slack)
+    }
+
+    /// The level that the user gave.
+    fn given_level(&self) -> Option<u64> {
         match (self.limit, self.target) {
             (Some(limit), Some(target)) => Some(limit.min(target)),
-            (None, None) => self.churn.slack().map(|slack| permille(self.peak(), 1000 + slack)),
             (limit, target) => limit.or(target),
         }
     }
@@ -141,12 +171,18 @@ impl Budget {
 
     /// The uniform length of frames.
     pub(crate) fn frame_len(&self, arena: ArenaId) -> u64 {
-        let len = match self.known_level() {
-            Some(level) => level / FRAMES_PER_LEVEL,
-            None => self.peak() / FRAMES_PER_PEAK,
+        let len = match (self.given_level(), self.known_level()) {
+            (Some(level), _) => level / self.frames_per_level(),
+            (None, Some(level)) => level / FRAMES_PER_LEVEL,
+            (None, None) => self.peak() / FRAMES_PER_PEAK,
         };
         let len = self.whole_granules(len);
         if is_short(arena) { len.min(SMALL_FRAME.max(self.granule)) } else { len }
+    }
+
+    fn frames_per_level(&self) -> u64 {
+        let wanted = self.most_long_leases.saturating_mul(FRAMES_PER_LEASE);
+        wanted.clamp(FRAMES_PER_LEVEL, MOST_FRAMES_PER_LEVEL)
     }
 
     /// The length of a frame made ahead of need, with `reserved` bytes there already.
@@ -229,6 +265,20 @@ mod tests {
                 assert!(budget.ahead_len(arena, u64::MAX / 2) <= len);
             }
         }
+    }
+
+    #[test]
+    fn many_long_leases_make_frames_shorter() {
+        let mut budget = budget(Some(7000 * MIB), None);
+        let len = |budget: &Budget| budget.frame_len(LARGE) / MIB;
+        assert_eq!(len(&budget), 20);
+        (0..50).for_each(|_| budget.begin_lease(SMALL_MAX));
+        assert_eq!(len(&budget), 20, "short ones do not count");
+        (0..35).for_each(|_| budget.begin_lease(SMALL_MAX + 512));
+        assert_eq!(len(&budget), 10);
+        (0..35).for_each(|_| budget.end_lease(SMALL_MAX + 512));
+        (0..1000).for_each(|_| budget.begin_lease(SMALL_MAX + 512));
+        assert_eq!(len(&budget), 6);
     }
 
     #[test]

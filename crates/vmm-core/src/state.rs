@@ -145,6 +145,7 @@ impl State {
         extent.generation = extent.generation.wrapping_add(1);
         let id = LeaseId { extent: id, generation: extent.generation };
         self.counters.allocated(want.len, want.requested);
+        self.budget.begin_lease(want.len);
         self.budget.note(self.counters.live_bytes);
         id
     }
@@ -192,6 +193,7 @@ impl State {
         let extent = &self.extents[id];
         let home = self.timelines.now(extent.stream);
         self.counters.released(extent.len, extent.requested);
+        self.budget.end_lease(extent.len);
         if extent.uses == NONE {
             self.set_free(id, home);
         } else {
