@@ -286,3 +286,23 @@ fn a_range_that_others_still_use_can_be_restored() {
     device.finish_all();
     pool.validate();
 }
+
+/// Frames stay with a private pool, so what a long lease left there is used up before there is another.
+#[test]
+fn a_short_lease_takes_what_long_ones_left() {
+    let device = Arc::new(MockDevice::new(MockOptions::default()));
+    let options = PoolOptions { maintenance: Maintenance::UserLoop, ..PoolOptions::default() };
+    let pool = Pool::new(device.clone(), options).expect("a pool on the mock");
+    let stream = device.make_stream();
+    let private = pool.private_pool().expect("the first private pool");
+    let allocate = |len| private.allocate(len, stream, Owner::NONE).expect("memory");
+    allocate(4 * MIB).release(stream);
+    let made = pool.stats().frames_made;
+    let short: Vec<_> = [512, 8192, MIB].map(allocate).into();
+    let stats = pool.stats();
+    assert_eq!((stats.private_reserved_bytes, stats.frames_made), (4 * MIB, made));
+    short.into_iter().for_each(|lease| lease.release(stream));
+    assert_eq!(allocate(4 * MIB).len(), 4 * MIB);
+    assert_eq!(pool.stats().frames_made, made, "what was free in pieces is one again");
+    pool.validate();
+}
