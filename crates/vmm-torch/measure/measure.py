@@ -133,9 +133,11 @@ def times(session, options):
         """Seconds of each way of one program, in turns, so that a machine that changes its pace
         does so for all."""
         peak = options.peaks.get(program)
-        if peak is None:
-            peak = session.timed(program, "native", {}, device).get("peak_requested")
         seconds = {name: [] for name in names}
+        if peak is None:
+            first = session.timed(program, "native", {}, device)
+            peak = first.get("peak_requested")
+            seconds["native"].append(first["seconds"] if first["ok"] else None)
         for _ in range(options.repeats if peak else 0):
             for name in names:
                 run = session.timed(program, *ways(peak)[name], device)
@@ -159,12 +161,16 @@ def times(session, options):
     table(title, ["program", "native s", *names[1:]], rows)
 
 
-def small(session, options, what, title, **how):
-    def one(allocator, device):
-        return [session.small(what, allocator, how, device) for _ in range(options.repeats)]
+def small(session, options, what, title, more=None, **how):
+    """What each allocator takes, in turns, and what vmm takes with the options of `more`, by name."""
+    ways = {name: (name, how) for name in ALLOCATORS}
+    ways.update({name: ("vmm", {**how, **given}) for name, given in (more or {}).items()})
 
-    jobs = [lambda device, allocator=a: one(allocator, device) for a in ALLOCATORS]
-    found = dict(zip(ALLOCATORS, session.one_per_device(jobs), strict=True))
+    def one(device):
+        return {name: session.small(what, *way, device) for name, way in ways.items()}
+
+    rounds = session.one_per_device([one] * options.repeats)
+    found = {name: [runs[name] for runs in rounds] for name in ways}
     names = next((r["found"] for runs in found.values() for r in runs if r["ok"]), {})
     rows = []
     for name in names:
@@ -173,7 +179,7 @@ def small(session, options, what, title, **how):
             values = [run["found"][name] for run in runs if run["ok"]]
             row.append(shown(median(values)) if values else "failed")
         rows.append(row)
-    table(title, ["", *ALLOCATORS], rows)
+    table(title, ["", *found], rows)
 
 
 def allocations(session, options):
@@ -181,7 +187,8 @@ def allocations(session, options):
 
 
 def encoder(session, options):
-    small(session, options, ["encoder"], "An encoder of the size of BERT-base")
+    more = {"vmm, limit 1.5 GiB": {"limit": 3 << 29}}
+    small(session, options, ["encoder"], "An encoder of the size of BERT-base", more)
 
 
 def batch(session, options):
@@ -243,7 +250,10 @@ def main():
     )
     parser.add_argument("--peaks", type=peaks_of, default={}, help="an earlier OUT.json")
     parser.add_argument("--scale", type=float, default=1.0, help="steps of a program, as a factor")
-    parser.add_argument("--budget", type=int, default=8 << 30, help="bytes, for batch")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="kernels that give the same bits each time"
+    )
+    parser.add_argument("--budget", type=int, default=2 << 30, help="bytes, for batch")
     parser.add_argument("--timeout", type=int, default=300, help="seconds for one process")
     options = parser.parse_args()
     needs = {"reserved", "limited", "time", "equal"} & set(options.parts)
@@ -262,6 +272,7 @@ def main():
         options.devices,
         options.parallel,
         options.scale,
+        options.deterministic,
     )
     for part in options.parts:
         PARTS[part](session, options)

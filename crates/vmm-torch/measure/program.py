@@ -1,10 +1,11 @@
 """Runs one of the recorded programs with an allocator and writes what it took as JSON.
 
 usage: program.py --allocator native|expandable|vmm [--limit BYTES] [--target BYTES] [--digest]
-                  [--scale X] FOLDER NAME OUT.json
+                  [--deterministic] [--scale X] FOLDER NAME OUT.json
 
 FOLDER has workloads.py and more_workloads.py. With --digest the outputs of models and the losses go
-into a digest, which costs some time.
+into a digest, which costs some time. With --deterministic PyTorch takes deterministic kernels where
+it has them, which costs more.
 """
 
 import hashlib
@@ -35,6 +36,17 @@ def order_streams(torch):
         return enter(context)
 
     torch.cuda.StreamContext.__enter__ = ordered
+
+
+def fail_with_threads(failed):
+    """Notes exceptions that end a thread: programs of several threads go on without it."""
+    tell = threading.excepthook
+
+    def noted(args):
+        failed.append(f"in a thread: {args.exc_value}")
+        tell(args)
+
+    threading.excepthook = noted
 
 
 class Digest:
@@ -99,6 +111,7 @@ class Digest:
 def main():
     parser = allocators.arguments(__doc__)
     parser.add_argument("--digest", action="store_true")
+    parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("folder", type=Path)
     parser.add_argument("name")
@@ -107,8 +120,12 @@ def main():
     out = options.out.resolve()
     digest = None
     result = {"ok": False}
+    failed = []
+    fail_with_threads(failed)
     try:
         torch = allocators.choose(options)
+        if options.deterministic:
+            torch.use_deterministic_algorithms(True, warn_only=True)
         if options.name in RACES:
             order_streams(torch)
         if options.digest:
@@ -121,6 +138,8 @@ def main():
         sys.argv = [script, options.name, str(out), "--scale", str(options.scale)]
         runpy.run_path(script, run_name="__main__")
         result = json.loads(out.read_text())
+        if failed:
+            result.update(ok=False, error=failed[0][-600:])
     except BaseException:
         result["error"] = traceback.format_exc()[-600:]
         raise

@@ -17,10 +17,10 @@ HERE = Path(__file__).resolve().parent
 class Session:
     """What was measured so far; runs that two parts want are made once."""
 
-    def __init__(self, scripts, out, timeout, devices, parallel, scale=1.0):
+    def __init__(self, scripts, out, timeout, devices, parallel, scale=1.0, deterministic=False):
         self.runs = []
         self._scripts, self._out, self._timeout = scripts, out, timeout
-        self._scale = scale
+        self._scale, self._deterministic = scale, deterministic
         self._lock = threading.Lock()
         self._kept = {}
         self._devices = devices
@@ -83,6 +83,7 @@ class Session:
             out = Path(folder, "out.json")
             command = [sys.executable, str(HERE / "program.py"), "--allocator", allocator]
             command += [*_flags(how), "--scale", str(self._scale)]
+            command += ["--deterministic"] if self._deterministic else []
             command += [str(self._scripts), name, str(out)]
             result = self._run(command, device)
             if out.exists():

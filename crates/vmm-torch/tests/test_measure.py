@@ -1,6 +1,7 @@
 """The measurements: what of them runs without a GPU."""
 
 import sys
+import threading
 import unittest
 
 import support
@@ -15,6 +16,20 @@ class Measure(unittest.TestCase):
 
         for live, count in ((10, 50), (50, 10)):
             self.assertGreater(small.replacing(torch, (4, 8), live, count, "cpu"), 0)
+
+    def test_a_thread_that_dies_fails_its_program(self):
+        import program
+
+        tell, failed = threading.excepthook, []
+        threading.excepthook = lambda args: None
+        try:
+            program.fail_with_threads(failed)
+            thread = threading.Thread(target=lambda: [][1])
+            thread.start()
+            thread.join()
+        finally:
+            threading.excepthook = tell
+        self.assertEqual(failed, ["in a thread: list index out of range"])
 
     def test_a_multiple_of_a_peak_is_whole_granules(self):
         import measure
