@@ -7,9 +7,11 @@ use std::process::{Command, Stdio};
 /// What a task gives: nothing, or one line that says what went wrong.
 pub(crate) type Outcome = Result<(), String>;
 
-/// The folder of the workspace.
+/// The folder of the workspace: that of the cargo that runs this. Checkouts may share a target folder, and
+/// cargo takes what one has built for what another would build.
 pub(crate) fn root() -> PathBuf {
-    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let run_from = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let own = run_from.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
     own.parent().map_or(own.clone(), PathBuf::from)
 }
 

@@ -11,7 +11,8 @@ parts:
   encoder      an encoder of the size of BERT-base at varying lengths
   batch        the largest batch of that in a fixed budget
 
-The first three share their runs, N side by side on each device; of the others one runs on each.
+The first three share their runs, N side by side on each device; of the others one runs on each, for
+time one of each way that takes turns with the others.
 A multiple of a peak is at least the whole granules of 2 MiB that the peak needs. FOLDER has the
 programs workloads.py and more_workloads.py. Prints tables in Markdown, and writes all figures to a
 file as they come. A process that fails is shown as what it is.
@@ -130,35 +131,41 @@ def times(session, options):
     names = ["native", *(name for name in options.ways if name != "native")]
 
     def one(program, device):
-        """Seconds of each way of one program, in turns, so that a machine that changes its pace
-        does so for all."""
+        """The runs of one program in turns, by name."""
         peak = options.peaks.get(program)
-        seconds = {name: [] for name in names}
         if peak is None:
-            first = session.timed(program, "native", {}, device)
-            peak = first.get("peak_requested")
-            seconds["native"].append(first["seconds"] if first["ok"] else None)
-        for _ in range(options.repeats if peak else 0):
-            for name in names:
-                run = session.timed(program, *ways(peak)[name], device)
-                seconds[name].append(run["seconds"] if run["ok"] else None)
-        return {n: median(s) if s and None not in s else None for n, s in seconds.items()}
+            peak = session.program(program, "native", {}).get("peak_requested")
+        if peak is None:
+            return {}
+        runs = session.in_turns(program, [ways(peak)[name] for name in names], device)
+        return dict(zip(names, runs, strict=True))
 
     jobs = [lambda device, program=p: one(program, device) for p in options.programs]
     rows, means = [], {name: [] for name in names[1:]}
-    for program, middle in zip(options.programs, session.one_per_device(jobs), strict=True):
-        row = [program, shown(middle["native"])]
+    for program, runs in zip(options.programs, session.one_per_device(jobs), strict=True):
+        native = runs.get("native", {"ok": False})
+        row = [program, *(["", "failed"] if not native["ok"] else [])]
+        if native["ok"]:
+            row += [str(len(native["steps"])), shown(sum(native["steps"]))]
         for name in names[1:]:
-            both = middle[name] and middle["native"]
-            relative = middle[name] / middle["native"] if both else None
-            if relative:
-                means[name].append(relative)
-            row.append(shown(relative))
+            whole, step = relative(native, runs.get(name))
+            if whole:
+                means[name].append(whole)
+            row += [shown(whole), shown(step)]
         rows.append(row)
-    geometric = [shown(geometric_mean(means[n])) if means[n] else "" for n in names[1:]]
-    rows.append(["geometric mean", "", *geometric])
-    title = f"Time over the native allocator's, median of {options.repeats}"
-    table(title, ["program", "native s", *names[1:]], rows)
+    geometric = [[shown(geometric_mean(m) if m else None), ""] for m in means.values()]
+    rows.append(["geometric mean", "", "", *sum(geometric, [])])
+    heads = [[f"{name}, all steps", "median step"] for name in names[1:]]
+    title = "Time over the native allocator's, all in turns, a step at a time"
+    table(title, ["program", "steps", "native s", *sum(heads, [])], rows)
+
+
+def relative(native, run):
+    """The time of all steps, and of the median one, over the native allocator's."""
+    if not (native["ok"] and run and run["ok"] and len(run["steps"]) == len(native["steps"])):
+        return None, None
+    pairs = zip(run["steps"], native["steps"], strict=True)
+    return sum(run["steps"]) / sum(native["steps"]), median(own / other for own, other in pairs)
 
 
 def small(session, options, what, title, more=None, **how):
@@ -241,7 +248,7 @@ def main():
     parser.add_argument("--programs", type=words, default=PROGRAMS)
     parser.add_argument("--devices", type=words, default=["0"], help="numbers of GPUs")
     parser.add_argument("--parallel", type=int, default=1, help="programs at once on each")
-    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=1, help="for the last three")
     parser.add_argument(
         "--ways",
         type=lambda text: text.split(";"),

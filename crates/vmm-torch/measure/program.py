@@ -1,11 +1,11 @@
 """Runs one of the recorded programs with an allocator and writes what it took as JSON.
 
 usage: program.py --allocator native|expandable|vmm [--limit BYTES] [--target BYTES] [--digest]
-                  [--deterministic] [--scale X] FOLDER NAME OUT.json
+                  [--deterministic] [--scale X] [--turns IN,OUT,COUNT] FOLDER NAME OUT.json
 
 FOLDER has workloads.py and more_workloads.py. With --digest the outputs of models and the losses go
 into a digest, which costs some time. With --deterministic PyTorch takes deterministic kernels where
-it has them, which costs more.
+it has them, which costs more. With --turns it makes its steps in turns with other processes.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 
 import allocators
+import turns
 
 
 # Programs that use on a stream what another one has not finished: whether they work depends on
@@ -113,12 +114,13 @@ def main():
     parser.add_argument("--digest", action="store_true")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--turns", type=lambda text: [int(part) for part in text.split(",")])
     parser.add_argument("folder", type=Path)
     parser.add_argument("name")
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
     out = options.out.resolve()
-    digest = None
+    digest = steps = None
     result = {"ok": False}
     failed = []
     fail_with_threads(failed)
@@ -136,7 +138,10 @@ def main():
         text = (scripts / "workloads.py").read_text()
         script = "workloads.py" if f"def {options.name}(" in text else "more_workloads.py"
         sys.argv = [script, options.name, str(out), "--scale", str(options.scale)]
-        runpy.run_path(script, run_name="__main__")
+        if options.turns:
+            steps = turns.Turns(torch.cuda.synchronize, *options.turns)
+        globals_ = {"range": steps.range} if steps else {}
+        runpy.run_path(script, globals_, run_name="__main__")
         result = json.loads(out.read_text())
         if failed:
             result.update(ok=False, error=failed[0][-600:])
@@ -150,6 +155,9 @@ def main():
             result["vmm"] = allocators.figures()
         except Exception as error:
             result["figures_failed"] = repr(error)
+        if steps:
+            steps.end() if result["ok"] else steps.leave()
+            result["steps"] = steps.seconds
         out.write_text(json.dumps(result))
 
 

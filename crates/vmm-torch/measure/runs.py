@@ -11,6 +11,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import turns
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -67,9 +69,19 @@ class Session:
         with ThreadPoolExecutor(len(self._devices)) as pool:
             return list(pool.map(call, jobs))
 
-    def timed(self, name, allocator, how, device):
-        """A run that no other part shares."""
-        return self._program(name, allocator, how, device)
+    def in_turns(self, name, ways, device):
+        """Runs of a program, `(allocator, how)`, that make their steps in turns on one device."""
+        ends = turns.ring(len(ways))
+
+        def one(way, own):
+            return self._program(name, *way, device, [*own, len(ways)])
+
+        try:
+            with ThreadPoolExecutor(len(ways)) as pool:
+                return list(pool.map(one, ways, ends))
+        finally:
+            for end in [end for own in ends for end in own]:
+                os.close(end)
 
     def small(self, what, allocator, how, device):
         command = [sys.executable, str(HERE / "small.py"), "--allocator", allocator]
@@ -78,20 +90,21 @@ class Session:
             result.update(json.loads(result.pop("output").splitlines()[-1]), ok=True)
         return self._keep({"what": " ".join(what), "allocator": allocator, **how, **result})
 
-    def _program(self, name, allocator, how, device):
+    def _program(self, name, allocator, how, device, turn=()):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder, "out.json")
             command = [sys.executable, str(HERE / "program.py"), "--allocator", allocator]
             command += [*_flags(how), "--scale", str(self._scale)]
             command += ["--deterministic"] if self._deterministic else []
+            command += ["--turns", ",".join(map(str, turn))] if turn else []
             command += [str(self._scripts), name, str(out)]
-            result = self._run(command, device)
+            result = self._run(command, device, turn[:2])
             if out.exists():
                 result.update(json.loads(out.read_text()))
                 result["ok"] = result["ok"] and result["status"] == 0
         return self._keep({"program": name, "allocator": allocator, **how, **result})
 
-    def _run(self, command, device):
+    def _run(self, command, device, files=()):
         begin = time.monotonic()
         try:
             done = subprocess.run(
@@ -101,6 +114,7 @@ class Session:
                 stderr=subprocess.STDOUT,
                 text=True,
                 timeout=self._timeout,
+                pass_fds=files,
             )
             status, output = done.returncode, done.stdout
         except subprocess.TimeoutExpired:

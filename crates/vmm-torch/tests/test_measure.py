@@ -3,6 +3,7 @@
 import sys
 import threading
 import unittest
+import unittest.mock
 
 import support
 
@@ -30,6 +31,39 @@ class Measure(unittest.TestCase):
         finally:
             threading.excepthook = tell
         self.assertEqual(failed, ["in a thread: list index out of range"])
+
+    def take_turns(self, steps, dies):
+        """The order in which three threads make their steps; `dies` tells which one fails where."""
+        import turns
+
+        seen, threads = [], []
+
+        def run(who, ends):
+            own = turns.Turns(lambda: None, *ends, 3)
+            try:
+                for step in own.range(steps):
+                    seen.append(f"{who}{step}")
+                    if dies.get(who) == step:
+                        raise ValueError
+                own.end()
+            except ValueError:
+                own.leave()
+
+        with unittest.mock.patch.object(turns.threading, "main_thread", threading.current_thread):
+            for who, ends in zip("abc", turns.ring(3), strict=True):
+                threads.append(threading.Thread(target=run, args=(who, ends)))
+                threads[-1].start()
+            for thread in threads:
+                thread.join(20)
+                self.assertFalse(thread.is_alive(), seen)
+        return " ".join(seen)
+
+    def test_processes_take_turns(self):
+        self.assertEqual(self.take_turns(2, {}), "a0 b0 c0 a1 b1 c1")
+        self.assertEqual(self.take_turns(3, {"b": 0}), "a0 b0 c0 a1 c1 a2 c2")
+        self.assertEqual(self.take_turns(3, {"b": 1, "c": 0}), "a0 b0 c0 a1 b1 a2")
+        self.assertEqual(self.take_turns(2, {"a": 0, "b": 0, "c": 0}), "a0 b0 c0")
+        self.assertEqual(self.take_turns(2, {"c": 1}), "a0 b0 c0 a1 b1 c1")
 
     def test_a_multiple_of_a_peak_is_whole_granules(self):
         import measure
