@@ -47,6 +47,7 @@
 pub mod device;
 mod error;
 mod options;
+pub mod placement;
 mod report;
 pub mod units;
 
