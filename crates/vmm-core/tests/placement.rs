@@ -66,15 +66,18 @@ enum Rule {
     Own,
 }
 
+type Make = fn() -> Box<dyn Placement>;
+
+/// The most bytes of a block for a request of so many, itself a multiple of 512, at the least alignment.
+type Most = fn(u64) -> u64;
+
 /// A placement under test.
 #[derive(Clone, Copy)]
 struct Subject {
     name: &'static str,
-    make: fn() -> Box<dyn Placement>,
+    make: Make,
     rule: Rule,
-    /// The most bytes of a block for a request of so many, itself a multiple of 512, at the least
-    /// alignment.
-    most: fn(u64) -> u64,
+    most: Most,
 }
 
 fn exact(len: u64) -> u64 {
@@ -83,7 +86,7 @@ fn exact(len: u64) -> u64 {
 
 fn subject(kind: PlacementKind) -> Subject {
     use PlacementKind as Kind;
-    let (make, rule, most): (fn() -> Box<dyn Placement>, Rule, fn(u64) -> u64) = match kind {
+    let (make, rule, most): (Make, Rule, Most) = match kind {
         Kind::Bump => (|| Kind::Bump.make(), Rule::Own, exact),
         Kind::FirstFit => (|| Kind::FirstFit.make(), Rule::First, exact),
         Kind::NextFit => (|| Kind::NextFit.make(), Rule::Next, exact),

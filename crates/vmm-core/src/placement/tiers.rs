@@ -23,7 +23,7 @@ pub struct Tier {
 /// - Cost: that of the tier, and O(t) for t tiers. Where the tier has no room, a look at all chunks that
 ///   belong to none.
 /// - Source: the segregated storage of Wilson, Johnstone, Neely and Boles, *Dynamic storage allocation: a
-///   survey and critical review*, 1995; the small and large pools of PyTorch's CUDA allocator.
+///   survey and critical review*, 1995; the small and large pools of `PyTorch`'s CUDA allocator.
 #[derive(Debug)]
 pub struct Tiers {
     tiers: Vec<Tier>,
