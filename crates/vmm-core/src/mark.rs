@@ -102,6 +102,28 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         Ok(marks.iter().map(|mark| state.point_of(*mark).is_none_or(over)).collect())
     }
 
+    /// Waits on the host until one mark more is passed than is known of; for those who can go on only
+    /// then. `false`, without a wait, if all are passed or a stream captures.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn wait_for_any(&self, marks: &[Mark]) -> DeviceResult<bool> {
+        let fences = {
+            let mut state = self.shared().lock();
+            if self.shared().capturing(&state)? {
+                return Ok(false);
+            }
+            let points = marks.iter().filter_map(|mark| state.point_of(*mark)).collect();
+            let fences = state.first_fences(&*self.shared().device, points)?;
+            state.counters.host_waits += u64::from(!fences.is_empty());
+            fences
+        };
+        if !fences.is_empty() {
+            self.shared().wait_any(&fences)?;
+        }
+        Ok(!fences.is_empty())
+    }
+
     pub(crate) fn used_until(&self, id: LeaseId, mark: Mark) {
         let mut state = self.shared().lock();
         state.note_mark(id, mark);

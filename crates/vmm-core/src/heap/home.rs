@@ -105,6 +105,13 @@ impl<D: VirtualMemoryDevice + 'static> Home<D> {
         self.state.lock().settle(&self.pool)
     }
 
+    /// Waits on the host until a use of a retired block is over; `false` if there is none to wait for.
+    pub(super) fn await_retired(&self) -> DeviceResult<bool> {
+        let marks = self.state.lock().retired_marks();
+        let waited = !marks.is_empty() && self.pool.wait_for_any(&marks)?;
+        Ok(self.settle()? || waited)
+    }
+
     pub(super) fn used_on(&self, addr: u64, stream: StreamId) {
         let mut state = self.state.lock();
         // The handle of a stream that has gone may be another's by now.
@@ -219,13 +226,16 @@ impl<D: VirtualMemoryDevice + 'static> State<D> {
         base
     }
 
+    fn retired_marks(&self) -> Vec<Mark> {
+        self.retired.iter().flat_map(|(_, uses)| uses).copied().collect()
+    }
+
     fn settle(&mut self, pool: &Pool<D>) -> DeviceResult<bool> {
         let before = self.retired.len();
         if before == 0 {
             return Ok(false);
         }
-        let marks: Vec<Mark> = self.retired.iter().flat_map(|(_, uses)| uses).copied().collect();
-        let mut passed = pool.passed(&marks)?.into_iter();
+        let mut passed = pool.passed(&self.retired_marks())?.into_iter();
         let placement = &mut self.placement;
         self.retired.retain(|(addr, uses)| {
             let of_block: Uses<bool> = passed.by_ref().take(uses.len()).collect();

@@ -11,6 +11,7 @@
 //! | it finds none | blocks come back whose uses on other streams are over; then a further chunk |
 //! | it can never serve the request, or only in more than a chunk | a lease of the pool alone |
 //! | the pool is out of memory | all streams give back their empty chunks; then a chunk just long enough |
+//! | it still is | a wait on the host for retired blocks of the stream, one after the other |
 //! | a block is released that other streams have used | its place is retired until these uses are over |
 //!
 //! The pool's rules hold for chunks, so also for blocks: its limit, its order of streams, its callbacks.
@@ -245,16 +246,33 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
         }
         let placed = match self.chunk(&request, shape) {
             Ok(chunk) => home.add_chunk(chunk, request.len, request.alignment),
-            // Others may have released something meanwhile.
-            Err(error) => {
-                let placed = home.take(request.len, request.alignment);
-                Some(placed.ok_or_else(|| error.about(request.len))?)
-            }
+            Err(error) => Some(self.await_place(&home, &request, error)?),
         };
         match placed {
             Some(addr) => Ok(HeapLease::block(home, addr, &request)),
             // The placement holds as many chunks as it can.
             None => self.lease(request).map(HeapLease::own),
+        }
+    }
+
+    /// A place in the chunks that there are, after the pool had no memory for another one: others may have
+    /// released something meanwhile, or what uses a retired block ends.
+    fn await_place(
+        &self,
+        home: &Home<D>,
+        request: &Request,
+        error: AllocError,
+    ) -> Result<u64, AllocError> {
+        let AllocError::OutOfMemory(mut facts) = error else { return Err(error) };
+        loop {
+            if let Some(addr) = home.take(request.len, request.alignment) {
+                return Ok(addr);
+            }
+            if !home.await_retired()? {
+                // It is about a chunk.
+                facts.requested = request.len;
+                return Err(AllocError::OutOfMemory(facts));
+            }
         }
     }
 
@@ -338,18 +356,5 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
         // Made before the lock is taken: it is the user's code.
         let home = Arc::new(Home::new(source.pool().clone(), stream, options, make()));
         homes.write().entry(stream).or_insert(home).clone()
-    }
-}
-
-impl AllocError {
-    /// The same for a request of so many bytes, which a longer lease was to serve.
-    fn about(self, len: u64) -> Self {
-        match self {
-            Self::OutOfMemory(mut facts) => {
-                facts.requested = len;
-                Self::OutOfMemory(facts)
-            }
-            other => other,
-        }
     }
 }
