@@ -457,27 +457,64 @@ fn marks_outlive_streams_and_are_not_confused_with_those_of_later_ones() {
     assert_eq!(pool.mark_again(mark), mark, "nothing is queued there any more");
     device.advance(1_000_000);
     assert_eq!(pool.passed(&[mark]), Ok(vec![true]));
-    // Many streams come and go, until the slot is another's.
+    // Many streams come and go, until their places in the pool's tables are others', which work.
     let marks: Vec<Mark> = (0..200)
         .map(|_| {
             let stream = device.make_stream();
             let mark = pool.mark(stream);
+            assert_eq!(pool.passed(&[mark]), Ok(vec![true]));
             pool.forget_stream(stream).expect("no capture");
+            assert_eq!(pool.passed(&[pool.mark_again(mark)]), Ok(vec![true]));
             device.destroy_stream(stream);
             mark
         })
         .collect();
-    let last = device.make_stream();
-    device.launch(last, 1_000_000, &[]).expect("work");
-    let unreached = pool.mark(last);
-    assert_eq!(pool.passed(&[mark, unreached]), Ok(vec![true, false]));
+    let busy = |_| {
+        let stream = device.make_stream();
+        device.launch(stream, 1_000_000, &[]).expect("work");
+        pool.mark(stream)
+    };
+    let unreached: Vec<Mark> = (0..200).map(busy).collect();
+    assert_eq!(pool.passed(&unreached), Ok(vec![false; 200]));
     assert_eq!(pool.passed(&marks), Ok(vec![true; 200]));
+    assert_eq!(pool.mark_again(marks[100]), marks[100]);
     // A lease takes note of what is over, and of what is not.
     let lease = pool.allocate(MIB, test.streams[0], Owner::NONE).expect("memory");
     marks.iter().for_each(|mark| lease.used_until(*mark));
     lease.used_until(mark);
-    lease.used_until(unreached);
+    let other = pool.allocate(MIB, test.streams[0], Owner::NONE).expect("memory");
+    other.used_until(unreached[0]);
+    other.release(test.streams[0]);
     lease.release(test.streams[0]);
     assert_eq!(pool.stats().retired_bytes, MIB);
     test.end(false);
+}
+
+/// A block outlives its stream, whose handle is another's by then: what that does with the block counts.
+fn check_reused_handle(end: impl Fn(HeapLease<MockDevice>, StreamId)) {
+    // Without streams of its own making the mock takes any handle.
+    let device = Arc::new(MockDevice::new(MockOptions::with_memory(MEMORY)));
+    let options = PoolOptions {
+        limit: Some(4 * MIB),
+        cross_stream: CrossStream::WhenReached,
+        maintenance: Maintenance::UserLoop,
+        ..PoolOptions::default()
+    };
+    let pool = Pool::new(device.clone(), options).expect("a pool on the mock");
+    let options = HeapOptions { chunk_len: 4 * MIB, ..HeapOptions::default() };
+    let heap = Heap::new(pool.clone(), options, || PlacementKind::Buddy.make()).expect("a heap");
+    let (reused, other) = (StreamId(7), StreamId(8));
+    let block = heap.allocate(MIB, reused, Owner::NONE).expect("memory");
+    heap.forget_stream(reused).expect("no capture");
+    device.launch(reused, 1_000_000, &[]).expect("work of the new stream");
+    end(block, reused);
+    assert_eq!(pool.stats().live_bytes, 0, "the chunk goes with its last block");
+    let _next = pool.allocate(4 * MIB, other, Owner::NONE).expect("memory");
+    assert_eq!((pool.stats().host_waits, device.now()), (1, 1_000_000), "after that work");
+}
+
+#[test]
+fn a_later_stream_of_the_same_handle_is_another_one() {
+    check_reused_handle(|block, stream| block.release(stream));
+    check_reused_handle(|block, stream| block.used_on(stream));
 }
