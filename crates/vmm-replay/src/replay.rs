@@ -6,16 +6,16 @@ use crate::contents::{Check, CheckResult, Contents};
 use crate::result::{ReplayResult, Sample};
 use crate::schedule::{Call, MOST_STREAMS, PoolIndex, Schedule, Slot, StreamIndex};
 use crate::settings::{ReplaySettings, Upkeep};
+use crate::source::{Memory, Source, Sources};
 use crate::stopwatch::Stopwatch;
 use crate::timeline::Timeline;
 use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::Duration;
-use vmm_core::device::AddrRange;
 use vmm_core::units::{round_down, round_up};
 use vmm_core::{
-    AllocError, Clock, DeviceError, DeviceResult, Lease, Maintenance, Pool, PoolError, PoolOptions,
-    PrivatePool, Request, StreamId, VirtualMemoryDevice,
+    AllocError, Clock, DeviceError, DeviceResult, Maintenance, Pool, PoolError, PoolOptions,
+    Request, StreamId, VirtualMemoryDevice,
 };
 use vmm_trace::DeviceTrace;
 
@@ -81,7 +81,7 @@ pub enum ReplayError {
 /// recording began is allocated before the clock starts: it counts as memory, not as driver time.
 /// An allocation that fails for want of memory is counted and its tensor never exists. What the
 /// program allocated from a private pool, as captured graphs do, comes from a private pool here too
-/// ([`PrivatePool`]). `progress` gets the number of calls made so far and of all.
+/// ([`vmm_core::PrivatePool`]). `progress` gets the number of calls made so far and of all.
 ///
 /// [`ReplayResult::host_ns_per_op`] is wall-clock time around each pool call of the allocating
 /// thread, less what reading the clock takes. It contains the host time of the device calls that
@@ -169,8 +169,9 @@ where
 
     let streams = (0..schedule.streams).map(|index| timeline.stream(index));
     let streams = streams.collect::<Result<_, _>>().map_err(ReplayError::Stream)?;
-    let mut run = Run::new(&pool, timeline.as_ref(), settings, schedule.slots, streams);
-    run.private = vec![None; trace.pools.len()];
+    let sources = Sources { policy: settings.policy, peak_requested, granule };
+    let mut run = Run::new(&pool, timeline.as_ref(), settings, schedule.slots, streams, sources)?;
+    run.private.resize_with(trace.pools.len(), || None);
     run.check = contents.map(|contents| Check::new(contents, schedule.slots));
     run.allocate_start(&schedule.start)?;
     let played = run.play(&schedule, settings, progress);
@@ -181,7 +182,7 @@ where
     let check = run.finish_check()?;
     Ok(ReplayResult {
         trace: String::new(),
-        policy: settings.policy.name().to_owned(),
+        policy: settings.policy.to_string(),
         device: name,
         events: trace.events.len() as u64,
         peak_requested_bytes: peak_requested,
@@ -237,9 +238,11 @@ struct Run<'a, D: VirtualMemoryDevice + 'static, T> {
     pool: &'a Pool<D>,
     timeline: &'a T,
     upkeep: Upkeep,
-    leases: Vec<Option<Lease<D>>>,
+    leases: Vec<Option<Memory<D>>>,
+    sources: Sources,
+    general: Source<D>,
     /// By the trace's index; those that have no memory yet, or were given up, are not there.
-    private: Vec<Option<PrivatePool<D>>>,
+    private: Vec<Option<Source<D>>>,
     /// The device's streams, in the order of the trace's and then the lanes.
     streams: Vec<StreamId>,
     worker: Worker,
@@ -265,12 +268,15 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         settings: &ReplaySettings,
         slots: usize,
         streams: Vec<StreamId>,
-    ) -> Self {
-        Self {
+        sources: Sources,
+    ) -> Result<Self, PoolError> {
+        Ok(Self {
             pool,
             timeline,
             upkeep: settings.upkeep,
             leases: std::iter::repeat_with(|| None).take(slots).collect(),
+            sources,
+            general: sources.general(pool)?,
             private: Vec::new(),
             streams,
             worker: Worker::new(),
@@ -283,17 +289,15 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             worst_ns: 0,
             failures: 0,
             curve: Vec::new(),
-        }
+        })
     }
 
     fn allocate_start(&mut self, start: &[Call]) -> Result<(), ReplayError> {
         for call in start {
             if let Call::Allocate { slot, len, stream, pool } = *call {
                 let request = Request::new(len, self.stream(stream));
-                let lease = match self.private(pool)? {
-                    None => self.pool.allocate_with(request),
-                    Some(private) => private.allocate_with(request),
-                };
+                self.make_source(pool)?;
+                let lease = source(&self.general, &self.private, pool).allocate(request);
                 self.keep(slot, lease, request.stream)?;
             }
         }
@@ -315,7 +319,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             self.go_to(origin_ns + timed.at_ns);
             match timed.call {
                 Call::Allocate { slot, len, stream, pool } => {
-                    self.allocate(slot, len, stream, pool)?
+                    self.allocate(slot, len, stream, pool)?;
                 }
                 Call::Release { slot } => self.release(slot)?,
                 Call::ReleaseInUse { slot, lane, end_ns } => {
@@ -353,30 +357,26 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         pool: PoolIndex,
     ) -> Result<(), ReplayError> {
         let request = Request::new(len, self.stream(stream));
-        let private = self.private(pool)?;
+        self.make_source(pool)?;
         self.operations += 1;
-        let at_hand = self.stopwatch.measure(|| match &private {
-            None => self.pool.allocate_at_hand(request),
-            Some(private) => private.allocate_at_hand(request),
-        });
+        let source = source(&self.general, &self.private, pool);
+        let at_hand = self.stopwatch.measure(|| source.allocate_at_hand(request));
         match at_hand {
             Ok(Some(lease)) => self.keep(slot, Ok(lease), request.stream),
-            Ok(None) => self.allocate_with_calls(slot, request, private.as_ref()),
+            Ok(None) => self.allocate_with_calls(slot, request, pool),
             Err(error) => self.keep(slot, Err(error), request.stream),
         }
     }
 
-    /// The private pool of a tensor, made when it is first needed; `None` for memory for all.
-    fn private(&mut self, pool: PoolIndex) -> Result<Option<PrivatePool<D>>, ReplayError> {
-        if pool == 0 {
-            return Ok(None);
+    /// Makes the private pool of a tensor when it is first needed.
+    #[inline]
+    fn make_source(&mut self, pool: PoolIndex) -> Result<(), ReplayError> {
+        if pool > 0 && self.private[usize::from(pool)].is_none() {
+            let made = self.sources.private(self.pool);
+            let made = made.map_err(|error| ReplayError::PrivatePool { pool, error })?;
+            self.private[usize::from(pool)] = Some(made);
         }
-        let place = &mut self.private[usize::from(pool)];
-        if place.is_none() {
-            let made = self.pool.private_pool();
-            *place = Some(made.map_err(|error| ReplayError::PrivatePool { pool, error })?);
-        }
-        Ok(place.clone())
+        Ok(())
     }
 
     #[cold]
@@ -384,14 +384,12 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         &mut self,
         slot: Slot,
         request: Request,
-        private: Option<&PrivatePool<D>>,
+        pool: PoolIndex,
     ) -> Result<(), ReplayError> {
         let waited_ns = self.worker.wait(self.pool, self.timeline);
         let (now_ns, time_before) = (self.timeline.now_ns(), self.timeline.driver_time_ns());
-        let lease = self.stopwatch.measure(|| match private {
-            None => self.pool.allocate_with(request),
-            Some(private) => private.allocate_with(request),
-        });
+        let source = source(&self.general, &self.private, pool);
+        let lease = self.stopwatch.measure(|| source.allocate(request));
         let took_ns = self.timeline.driver_time_ns() - time_before;
         // A wait for the device moves the clock by itself; driver calls do not.
         let device_wait_ns = self.timeline.now_ns() - now_ns;
@@ -407,7 +405,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
     fn keep(
         &mut self,
         slot: Slot,
-        lease: Result<Lease<D>, AllocError>,
+        lease: Result<Memory<D>, AllocError>,
         stream: StreamId,
     ) -> Result<(), ReplayError> {
         let slot = slot as usize;
@@ -420,7 +418,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             Err(error) => return Err(ReplayError::Device(error)),
         };
         match &mut self.check {
-            Some(check) => check.begin(slot, self.leases[slot].as_ref().map(range_of), stream),
+            Some(check) => check.begin(slot, self.leases[slot].as_ref().map(Memory::range), stream),
             None => Ok(()),
         }
     }
@@ -429,7 +427,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         if let Some(lease) = self.leases[slot as usize].take() {
             let stream = lease.stream();
             if let Some(check) = &mut self.check {
-                check.end(slot as usize, range_of(&lease), stream)?;
+                check.end(slot as usize, lease.range(), stream)?;
             }
             self.operations += 1;
             self.stopwatch.measure(|| lease.release(stream));
@@ -449,7 +447,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             self.timeline.work_until(lane, end_ns);
             if let Some(mut check) = self.check.take() {
                 self.order(stream, lane).map_err(ReplayError::Checks)?;
-                check.end(slot as usize, range_of(&lease), lane)?;
+                check.end(slot as usize, lease.range(), lane)?;
                 self.check = Some(check);
             }
             self.operations += 1;
@@ -476,7 +474,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         let Some(mut check) = self.check.take() else { return Ok(None) };
         for (slot, lease) in self.leases.iter().enumerate() {
             if let Some(lease) = lease {
-                check.end(slot, range_of(lease), lease.stream())?;
+                check.end(slot, lease.range(), lease.stream())?;
             }
         }
         check.finish().map(Some)
@@ -503,7 +501,15 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
     }
 }
 
-/// Where a lease lies.
-fn range_of<D: VirtualMemoryDevice>(lease: &Lease<D>) -> AddrRange {
-    AddrRange { addr: lease.addr(), len: lease.len() }
+/// Where tensors of a pool of the trace come from; made already.
+#[inline]
+fn source<'a, D: VirtualMemoryDevice>(
+    general: &'a Source<D>,
+    private: &'a [Option<Source<D>>],
+    pool: PoolIndex,
+) -> &'a Source<D> {
+    match pool {
+        0 => general,
+        _ => private[usize::from(pool)].as_ref().expect("a private pool that was made"),
+    }
 }

@@ -2,7 +2,6 @@
 
 use super::HeapOptions;
 use crate::device::{DeviceResult, VirtualMemoryDevice};
-use crate::error::AllocError;
 use crate::lease::Lease;
 use crate::mark::Mark;
 use crate::placement::{ChunkShape, Figures, Placement};
@@ -160,7 +159,7 @@ impl<D: VirtualMemoryDevice + 'static> Home<D> {
     }
 
     /// Gives chunks without blocks back to the pool; returns their bytes.
-    pub(super) fn trim(&self) -> Result<u64, AllocError> {
+    pub(super) fn trim(&self) -> DeviceResult<u64> {
         let mut state = self.state.lock();
         state.settle(&self.pool)?;
         let outgoing = state.send_idle_away();

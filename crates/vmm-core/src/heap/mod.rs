@@ -25,7 +25,7 @@ mod lease;
 pub use lease::HeapLease;
 
 use crate::bins::UNIT;
-use crate::device::VirtualMemoryDevice;
+use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::error::{AllocError, PoolError};
 use crate::lease::Lease;
 use crate::owner::Owner;
@@ -107,7 +107,7 @@ impl<D: VirtualMemoryDevice + 'static> Source<D> {
     fn allocate_at_hand(&self, request: Request) -> Result<Option<Lease<D>>, AllocError> {
         match self {
             Self::General(pool) => pool.allocate_at_hand(request),
-            Self::Private(_) => Ok(None),
+            Self::Private(private) => private.allocate_at_hand(request),
         }
     }
 }
@@ -314,7 +314,7 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
     ///
     /// # Errors
     /// If the device could not be asked how far its work is.
-    pub fn trim(&self) -> Result<u64, AllocError> {
+    pub fn trim(&self) -> DeviceResult<u64> {
         let homes: Vec<Arc<Home<D>>> = self.inner.homes.read().values().cloned().collect();
         homes.iter().map(|home| home.trim()).sum()
     }
