@@ -6,8 +6,8 @@ use std::time::Duration;
 use vmm_core::{CrossStream, DeviceOp, VirtualMemoryDevice};
 use vmm_mock::{MockDevice, MockOptions};
 use vmm_replay::{
-    Amount, CallAccount, OpCalls, ReplayError, ReplayResult, ReplaySettings, Timeline, Upkeep,
-    replay,
+    Amount, CallAccount, OpCalls, Policy, ReplayError, ReplayResult, ReplaySettings, Timeline,
+    Upkeep, replay,
 };
 use vmm_trace::{Census, DeviceTrace, Event, EventKind, StartTensor};
 
@@ -118,6 +118,53 @@ fn one_pool_then_another(pool: u16, between: &[EventKind], next: u16) -> DeviceT
     let timed: Vec<_> =
         events.into_iter().enumerate().map(|(i, e)| (20_000 * i as u64, e)).collect();
     DeviceTrace { pools: vec![(0, 0), (0, 1), (0, 2)], ..trace(&timed) }
+}
+
+fn placed(text: &str) -> ReplaySettings {
+    let policy = Policy::Placed(text.parse().expect("a placement"));
+    ReplaySettings { policy, ..ReplaySettings::default() }
+}
+
+#[test]
+fn a_placement_serves_a_trace_from_chunks_of_the_pool() {
+    let trace = busy_trace();
+    let figures_of = |text: &str| {
+        let once = ReplayResult { host_ns_per_op: 0.0, ..figures(&trace, &placed(text)) };
+        let again = ReplayResult { host_ns_per_op: 0.0, ..figures(&trace, &placed(text)) };
+        assert_eq!(once, again, "{text}");
+        assert_eq!((once.policy.as_str(), once.failures), (text, 0));
+        once
+    };
+    let best = figures_of("best-fit:chunk=2x");
+    assert_eq!(best.peak_live_bytes, 2 * best.peak_requested_bytes, "one chunk serves all");
+    let first = figures_of("first-fit:chunk=16777216");
+    assert_eq!(first.peak_live_bytes % (16 * MIB), 0, "chunks are leases of the pool");
+    let bump = figures_of("bump:chunk=2x");
+    assert!(bump.peak_live_bytes > best.peak_live_bytes, "a bump arena reuses nothing in between");
+    let fixed = figures_of("fixed:chunk=2x");
+    assert!(fixed.peak_live_bytes > fixed.peak_requested_bytes, "a chunk, and longer ones alone");
+}
+
+#[test]
+fn chunks_that_cannot_be_are_refused() {
+    let (result, _) = run(&busy_trace(), &placed("buddy:chunk=2GiB"));
+    let error = result.expect_err("the device has 1 GiB").to_string();
+    assert!(
+        error.ends_with("a chunk of a heap is longer than the device's memory: make it shorter")
+    );
+}
+
+#[test]
+fn blocks_of_a_private_pool_serve_nobody_else() {
+    let run = |between: &[EventKind], next| {
+        let settings =
+            ReplaySettings { limit: Some(Amount::Bytes(64 * MIB)), ..placed("tlsf:chunk=1x") };
+        figures(&one_pool_then_another(1, between, next), &settings).failures
+    };
+    assert_eq!(run(&[], 1), 0);
+    assert_eq!(run(&[], 0), 1);
+    let ended = EventKind::SegmentFree { len: 40 * MIB, pool: 1 };
+    assert_eq!(run(&[ended], 0), 0, "it has ended");
 }
 
 #[test]
