@@ -14,6 +14,8 @@
 //! | peer | another device that has access to memory of the pool |
 //! | private pool | memory that one user keeps apart, as for captured graphs: it stays where it is |
 //! | pool | the facade that users see |
+//! | placement | the policy that decides where in a range of addresses a block lies |
+//! | heap | blocks in leases of a pool, where a placement says |
 //!
 //! # The protocol of a lease
 //!
@@ -30,6 +32,11 @@
 //!
 //! [`Pool::private_pool`] keeps memory apart for one user, as for graphs that are captured: it stays
 //! mapped where it is, and serves allocations from that [`PrivatePool`] alone while it lives.
+//!
+//! # Placements and heaps
+//!
+//! Leases lie where the pool's own policy says. Who wants another one, as fixed blocks for a KV cache
+//! or a bump arena for a step, takes a [`Heap`] with a [`placement`]: its blocks lie in leases of the pool.
 //!
 //! # What it guarantees
 //!

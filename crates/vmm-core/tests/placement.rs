@@ -232,6 +232,7 @@ impl Test {
             assert_eq!(block.map(|block| block.addr), expected, "{len} at {alignment}");
         }
         if let Some(block) = block {
+            assert!(self.placement.chunk_for(len, alignment).is_some(), "{len} can be served");
             self.model.place(block, len, least);
             let most = (self.subject.most)(len.next_multiple_of(UNIT)).max(UNIT);
             assert!(least > UNIT || block.len <= most, "{block:?} loses too much");

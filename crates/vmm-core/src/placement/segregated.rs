@@ -17,9 +17,9 @@ const POINT: Point = Point { stream: STREAM, epoch: 0 };
 /// What the pool itself does with the memory of one stream, by the same code: bins of free ranges, one for
 /// each length up to 1 MiB and 64 to a power of two above, of which the shortest that fits serves.
 ///
-/// - Guarantees: up to 1 MiB the best fit. Above, a block wastes at most 1/64 more than the best fit
-///   would, and among the members of a bin the best of twelve serves. Neighbours are joined at once, and
-///   nothing is lost inside of blocks.
+/// - Guarantees: where the best fit is a range below 1 MiB, it serves. Above, the range that serves is at
+///   most 1/64 longer, unless more than twelve of one bin are in the way. Neighbours are joined at once,
+///   and nothing is lost inside of blocks.
 /// - Cost: O(1): two looks at bitmaps, a bounded one at members, at most two joins.
 /// - Source: the bitmaps of Masmano, Ripoll, Crespo and Real, *TLSF: a new dynamic memory allocator for
 ///   real-time systems*, ECRTS 2004; the exact bins of Lea's malloc; the rest is this project's.
