@@ -71,18 +71,27 @@ impl Fit {
     }
 
     fn insert(&mut self, addr: u64, len: u64) {
-        if len > 0 {
-            self.free.insert(addr, len);
-            if self.rule == FitRule::Best {
-                self.by_len.insert((len, addr));
-            }
+        self.free.insert(addr, len);
+        if self.rule == FitRule::Best {
+            self.by_len.insert((len, addr));
         }
     }
 
     fn take_out(&mut self, addr: u64) -> u64 {
         let len = self.free.remove(addr);
-        self.by_len.remove(&(len, addr));
+        if self.rule == FitRule::Best {
+            self.by_len.remove(&(len, addr));
+        }
         len
+    }
+
+    /// Makes one free range of another that overlaps or touches it.
+    fn change(&mut self, (addr, len): (u64, u64), (new_addr, new_len): (u64, u64)) {
+        self.free.change(addr, new_addr, new_len);
+        if self.rule == FitRule::Best {
+            self.by_len.remove(&(len, addr));
+            self.by_len.insert((new_len, new_addr));
+        }
     }
 }
 
@@ -106,9 +115,17 @@ impl Placement for Fit {
         let (len, alignment) = in_units(len, alignment)?;
         let (begin, free) = self.find(len, alignment)?;
         let addr = begin + front(begin, alignment);
-        self.take_out(begin);
-        self.insert(begin, addr - begin);
-        self.insert(addr + len, begin + free - (addr + len));
+        let (before, behind) = (addr - begin, begin + free - (addr + len));
+        match (before, behind) {
+            (0, 0) => {
+                self.take_out(begin);
+            }
+            (0, _) => self.change((begin, free), (addr + len, behind)),
+            _ => self.change((begin, free), (begin, before)),
+        }
+        if before > 0 && behind > 0 {
+            self.insert(addr + len, behind);
+        }
         self.last_end = addr + len;
         Some(self.ledger.place(Block { addr, len, requested }, ()))
     }
@@ -116,18 +133,19 @@ impl Placement for Fit {
     fn release(&mut self, addr: u64) -> Option<Block> {
         let (block, ()) = self.ledger.take(addr)?;
         let chunk = self.ledger.chunk_of(addr);
-        let (mut begin, mut end) = (addr, block.end());
+        let end = block.end();
         let before = self.free.before(addr);
-        if let Some((own, len)) =
-            before.filter(|(own, len)| own + len == addr && *own >= chunk.start)
-        {
-            self.take_out(own);
-            begin = addr - len;
+        let before = before.filter(|(own, len)| own + len == addr && *own >= chunk.start);
+        let behind = (end < chunk.end).then(|| self.free.at(end)).flatten();
+        match (before, behind) {
+            (None, None) => self.insert(addr, block.len),
+            (None, Some(len)) => self.change((end, len), (addr, block.len + len)),
+            (Some(range), None) => self.change(range, (range.0, range.1 + block.len)),
+            (Some(range), Some(len)) => {
+                self.take_out(end);
+                self.change(range, (range.0, range.1 + block.len + len));
+            }
         }
-        if end < chunk.end && self.free.at(end).is_some() {
-            end += self.take_out(end);
-        }
-        self.insert(begin, end - begin);
         Some(block)
     }
 

@@ -1,9 +1,10 @@
 //! Free ranges in the order of their addresses, and the first from some address on that is long enough.
 //!
 //! A treap (Seidel and Aragon, *Randomized search trees*, Algorithmica 16, 1996) in which each node knows
-//! the longest range below it. A node's priority is a hash of its address: all runs make the same tree.
+//! the longest range below it. A node's priority is a hash of its first address: all runs make the same tree.
 
 use super::front;
+use std::cmp::Ordering;
 
 const NONE: u32 = u32::MAX;
 
@@ -68,6 +69,32 @@ impl FreeTree {
         self.nodes[gone as usize].len
     }
 
+    /// Makes `len` bytes at `new_addr` of the range at `addr`. It keeps its place among the others, so no
+    /// node moves.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(super) fn change(&mut self, addr: u64, new_addr: u64, len: u64) {
+        self.change_below(self.root, addr, new_addr, len);
+    }
+
+    fn change_below(&mut self, at: u32, addr: u64, new_addr: u64, len: u64) {
+        assert_ne!(at, NONE, "a free range at {addr:#x}");
+        let node = &mut self.nodes[at as usize];
+        match addr.cmp(&node.addr) {
+            Ordering::Equal => (node.addr, node.len) = (new_addr, len),
+            Ordering::Less => {
+                let left = node.left;
+                self.change_below(left, addr, new_addr, len);
+            }
+            Ordering::Greater => {
+                let right = node.right;
+                self.change_below(right, addr, new_addr, len);
+            }
+        }
+        self.update(at);
+    }
+
     /// The last range that begins below `addr`.
     pub(super) fn before(&self, addr: u64) -> Option<(u64, u64)> {
         let (mut at, mut found) = (self.root, None);
@@ -89,9 +116,9 @@ impl FreeTree {
         while at != NONE {
             let node = &self.nodes[at as usize];
             at = match addr.cmp(&node.addr) {
-                std::cmp::Ordering::Equal => return Some(node.len),
-                std::cmp::Ordering::Less => node.left,
-                std::cmp::Ordering::Greater => node.right,
+                Ordering::Equal => return Some(node.len),
+                Ordering::Less => node.left,
+                Ordering::Greater => node.right,
             };
         }
         None
@@ -183,7 +210,14 @@ mod tests {
         for step in 0..4_000_u64 {
             let addr = mix(step) % 256 * 4096;
             if let Some(len) = map.remove(&addr) {
-                assert_eq!(tree.remove(addr), len);
+                if step % 2 == 0 {
+                    assert_eq!(tree.remove(addr), len);
+                } else {
+                    // Its end stays, and then its beginning, as a block is cut off or joins.
+                    tree.change(addr, addr + 512, len + 512);
+                    tree.change(addr + 512, addr, len + 1024);
+                    map.insert(addr, len + 1024);
+                }
             } else {
                 let len = 512 * (1 + mix(!step) % 8);
                 map.insert(addr, len);
