@@ -6,10 +6,10 @@
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use vmm_core::placement::{Figures, PlacementKind};
 use vmm_core::*;
-use vmm_mock::{MockDevice, MockOptions};
+use vmm_mock::{Faulty, MockDevice, MockOptions};
 
 const MIB: u64 = 1 << 20;
 const MEMORY: u64 = 192 * MIB;
@@ -517,4 +517,48 @@ fn check_reused_handle(end: impl Fn(HeapLease<MockDevice>, StreamId)) {
 fn a_later_stream_of_the_same_handle_is_another_one() {
     check_reused_handle(|block, stream| block.release(stream));
     check_reused_handle(|block, stream| block.used_on(stream));
+}
+
+#[test]
+fn a_pressure_callback_may_release_blocks() {
+    let test = Test::new(MockOptions::default(), Some(8 * MIB), PlacementKind::Buddy, 4 * MIB);
+    let held = Arc::new(Mutex::new(vec![lease(&test, 4 * MIB, 0), lease(&test, 4 * MIB, 0)]));
+    let released = held.clone();
+    test.pool.on_pressure(Arc::new(move |_| released.lock().expect("no panic").clear()));
+    let other = lease(&test, 4 * MIB, 1);
+    assert!(held.lock().expect("no panic").is_empty());
+    assert_eq!(test.heap.figures().chunk_bytes, 8 * MIB, "one was kept, and one served again");
+    drop(other);
+    test.end(false);
+}
+
+#[test]
+fn a_call_that_the_device_refuses_changes_nothing() {
+    let device = Arc::new(Faulty::new(MockDevice::new(MockOptions::with_memory(MEMORY))));
+    let maintenance = Maintenance::UserLoop;
+    let options = PoolOptions { maintenance, ..PoolOptions::default() };
+    let pool = Pool::new(device.clone(), options).expect("a pool on the mock");
+    let options = HeapOptions { chunk_len: 4 * MIB, ..HeapOptions::default() };
+    let heap = Heap::new(pool.clone(), options, || PlacementKind::Tiers.make()).expect("a heap");
+    let (home, other) = (device.inner().make_stream(), device.inner().make_stream());
+    let allocate = |len| heap.allocate(len, home, Owner::NONE);
+
+    device.fail(DeviceOp::MakeFrame, 1, DeviceErrorKind::Failed);
+    assert!(matches!(allocate(MIB), Err(AllocError::Device(_))));
+    assert_eq!((heap.figures(), pool.stats().live_bytes), (Figures::default(), 0));
+
+    let block = allocate(4 * MIB).expect("memory");
+    let addr = block.addr();
+    block.release(other);
+    let before = (heap.figures(), pool.stats().live_bytes);
+    assert_eq!((before.0.blocks, before.1), (1, 4 * MIB));
+    device.fail(DeviceOp::Record, 1, DeviceErrorKind::Failed);
+    assert!(matches!(allocate(4 * MIB), Err(AllocError::Device(_))));
+    device.fail(DeviceOp::Record, 1, DeviceErrorKind::Failed);
+    assert!(heap.trim().is_err());
+    assert_eq!((heap.figures(), pool.stats().live_bytes), before, "nothing has changed");
+    assert_eq!(allocate(4 * MIB).expect("memory").addr(), addr, "its use is over");
+
+    drop((heap, pool));
+    assert!(device.inner().leftovers().is_empty());
 }

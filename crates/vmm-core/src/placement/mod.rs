@@ -21,7 +21,7 @@
 //! f is the number of free ranges, s that of slabs, c that of chunks. All costs are expected ones
 //! that leave out what is common: a table of blocks by address, O(1), and the search for the chunk of
 //! an address, O(log c). With alignments above 512 a search may look at candidates that are long enough
-//! and lie wrongly, one by one, except in [`Bump`] and [`Tlsf`].
+//! and lie wrongly, one by one; not so in [`Bump`], [`Tlsf`] and [`Segregated`].
 //!
 //! All lengths are multiples of 512 bytes, as those of the pool: rounding up to that is not counted
 //! above. The same calls lead to the same addresses on every run.
