@@ -316,23 +316,50 @@ fn what_a_stream_released_alone_serves_it_at_once() {
 }
 
 #[test]
-fn a_short_limit_gives_shorter_chunks_and_then_an_error() {
+fn where_no_chunk_fits_a_request_has_a_lease_of_its_own_before_it_fails() {
     let test = Test::new(MockOptions::default(), Some(6 * MIB), PlacementKind::FirstFit, 4 * MIB);
     let first = lease(&test, 3 * MIB, 0);
     let second = lease(&test, 2 * MIB, 0);
-    assert_eq!(test.heap.figures().chunk_bytes, 6 * MIB, "a chunk as long as the request");
+    assert!(first.is_placed() && !second.is_placed());
     let before = (test.heap.figures(), test.pool.stats().live_bytes);
     let error = test.heap.allocate(3 * MIB, test.streams[0], Owner::NONE).expect_err("no memory");
     assert!(matches!(error, AllocError::OutOfMemory(facts) if facts.requested == 3 * MIB));
     assert_eq!((test.heap.figures(), test.pool.stats().live_bytes), before, "nothing has changed");
-    // An empty chunk of another stream makes room; one that is not of the usual length goes at once.
-    drop(second);
-    assert_eq!(test.heap.figures().chunk_bytes, 4 * MIB);
-    drop(first);
+    drop((first, second));
+    // The empty chunk that the first stream kept makes room for one of another stream.
     assert_eq!(test.heap.figures().chunk_bytes, 4 * MIB);
     let other = lease(&test, 4 * MIB, 1);
+    assert!(other.is_placed());
     assert_eq!(test.heap.figures().chunk_bytes, 4 * MIB);
     drop(other);
+    test.end(false);
+}
+
+#[test]
+fn nothing_is_waited_or_called_for_a_chunk_that_has_no_room() {
+    let test = Test::new(MockOptions::default(), Some(12 * MIB), PlacementKind::BestFit, 8 * MIB);
+    test.pool.on_pressure(Arc::new(|_| panic!("memory is not short")));
+    let full = lease(&test, 8 * MIB, 0);
+    // Memory that queued work of another stream still uses.
+    let other = test.pool.allocate(2 * MIB, test.streams[1], Owner::NONE).expect("memory");
+    test.device.launch(test.streams[1], 1_000_000, &[]).expect("work");
+    other.used_on(test.streams[2]);
+    drop(other);
+    let short = lease(&test, MIB, 0);
+    assert!(full.is_placed() && !short.is_placed());
+    assert_eq!((test.pool.stats().host_waits, test.device.now()), (0, 0));
+    drop((full, short));
+    test.end(false);
+}
+
+#[test]
+fn a_limit_below_a_chunk_leaves_leases_of_their_own() {
+    let test = Test::new(MockOptions::default(), Some(6 * MIB), PlacementKind::Buddy, 8 * MIB);
+    let block = lease(&test, 5 * MIB, 0);
+    assert!(!block.is_placed());
+    let error = test.heap.allocate(7 * MIB, test.streams[0], Owner::NONE).expect_err("too long");
+    assert!(matches!(error, AllocError::TooLarge { requested, .. } if requested == 7 * MIB));
+    drop(block);
     test.end(false);
 }
 
@@ -527,7 +554,7 @@ fn a_pressure_callback_may_release_blocks() {
     test.pool.on_pressure(Arc::new(move |_| released.lock().expect("no panic").clear()));
     let other = lease(&test, 4 * MIB, 1);
     assert!(held.lock().expect("no panic").is_empty());
-    assert_eq!(test.heap.figures().chunk_bytes, 8 * MIB, "one was kept, and one served again");
+    assert_eq!(test.heap.figures().chunk_bytes, 4 * MIB, "one was kept, and one went back");
     drop(other);
     test.end(false);
 }

@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, HashMap};
 pub(super) struct Home<D: VirtualMemoryDevice + 'static> {
     pool: Pool<D>,
     stream: StreamId,
-    chunk_len: u64,
     kept_chunks: usize,
     state: Mutex<State<D>>,
 }
@@ -61,8 +60,7 @@ impl<D: VirtualMemoryDevice + 'static> Home<D> {
             retired: Vec::new(),
             closed: false,
         };
-        let HeapOptions { chunk_len, kept_chunks, .. } = *options;
-        Self { pool, stream, chunk_len, kept_chunks, state: Mutex::new(state) }
+        Self { pool, stream, kept_chunks: options.kept_chunks, state: Mutex::new(state) }
     }
 
     /// The lock; `None` in a fork where another thread of the parent held it, who never lets go there.
@@ -152,8 +150,7 @@ impl<D: VirtualMemoryDevice + 'static> Home<D> {
 
     /// Sends a chunk without live blocks away unless it is one to keep.
     fn review(&self, state: &mut State<D>, base: u64, outgoing: &mut Outgoing<D>) {
-        let usual = state.chunks[&base].lease.len() == self.chunk_len;
-        if state.closed || !usual || state.idle > self.kept_chunks {
+        if state.closed || state.idle > self.kept_chunks {
             outgoing.push(state.send_away(base));
         }
     }

@@ -10,8 +10,8 @@
 //! | the placement finds a place | a block, without a call of the pool |
 //! | it finds none | blocks come back whose uses on other streams are over; then a further chunk |
 //! | it can never serve the request, or only in more than a chunk | a lease of the pool alone |
-//! | the pool is out of memory | all streams give back their empty chunks; then a chunk just long enough |
-//! | it still is | a wait on the host for retired blocks of the stream, one after the other |
+//! | the limit leaves no room for a chunk | all streams give back their empty chunks; then a lease alone |
+//! | nor for that | a wait on the host for retired blocks of the stream, one after the other |
 //! | a block is released that other streams have used | its place is retired until these uses are over |
 //!
 //! The pool's rules hold for chunks, so also for blocks: its limit, its order of streams, its callbacks.
@@ -224,7 +224,7 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
         let Some(shape) = self.shape(&home, &request) else {
             return Ok(source.allocate_at_hand(request)?.map(HeapLease::own));
         };
-        let chunk = self.chunk_request(&request, shape, self.inner.options.chunk_len);
+        let chunk = self.chunk_request(&request, shape);
         let Some(chunk) = source.allocate_at_hand(chunk)? else { return Ok(None) };
         let placed = home.add_chunk(chunk, request.len, request.alignment);
         Ok(placed.map(|addr| HeapLease::block(home, addr, &request)))
@@ -244,34 +244,27 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
         {
             return Ok(HeapLease::block(home, addr, &request));
         }
-        let placed = match self.chunk(&request, shape) {
-            Ok(chunk) => home.add_chunk(chunk, request.len, request.alignment),
-            Err(error) => Some(self.await_place(&home, &request, error)?),
-        };
-        match placed {
-            Some(addr) => Ok(HeapLease::block(home, addr, &request)),
-            // The placement holds as many chunks as it can.
-            None => self.lease(request).map(HeapLease::own),
+        if let Some(chunk) = self.chunk(&request, shape)?
+            && let Some(addr) = home.add_chunk(chunk, request.len, request.alignment)
+        {
+            return Ok(HeapLease::block(home, addr, &request));
+        }
+        match self.lease(request) {
+            Err(error @ AllocError::OutOfMemory(_)) => {
+                let addr = Self::await_place(&home, &request)?.ok_or(error)?;
+                Ok(HeapLease::block(home, addr, &request))
+            }
+            result => result.map(HeapLease::own),
         }
     }
 
-    /// A place in the chunks that there are, after the pool had no memory for another one: others may have
-    /// released something meanwhile, or what uses a retired block ends.
-    fn await_place(
-        &self,
-        home: &Home<D>,
-        request: &Request,
-        error: AllocError,
-    ) -> Result<u64, AllocError> {
-        let AllocError::OutOfMemory(mut facts) = error else { return Err(error) };
+    /// A place in the chunks that there are, after the pool had no memory: others may have released
+    /// something meanwhile, or what uses a retired block ends.
+    fn await_place(home: &Home<D>, request: &Request) -> DeviceResult<Option<u64>> {
         loop {
-            if let Some(addr) = home.take(request.len, request.alignment) {
-                return Ok(addr);
-            }
-            if !home.await_retired()? {
-                // It is about a chunk.
-                facts.requested = request.len;
-                return Err(AllocError::OutOfMemory(facts));
+            let placed = home.take(request.len, request.alignment);
+            if placed.is_some() || !home.await_retired()? {
+                return Ok(placed);
             }
         }
     }
@@ -282,20 +275,31 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
         (shape.len <= self.inner.options.chunk_len).then_some(shape)
     }
 
-    fn chunk_request(&self, request: &Request, shape: ChunkShape, len: u64) -> Request {
-        let alignment = shape.alignment.max(UNIT);
-        Request { len, alignment, stream: request.stream, owner: self.inner.options.owner }
+    /// A further chunk. For one that the limit leaves no room for the pool would wait and call back in
+    /// vain, while there may be memory for what is shorter.
+    fn chunk(&self, request: &Request, shape: ChunkShape) -> Result<Option<Lease<D>>, AllocError> {
+        let chunk = self.chunk_request(request, shape);
+        let has_room = self.has_room(chunk.len) || (self.trim()? > 0 && self.has_room(chunk.len));
+        if !has_room {
+            return self.inner.source.allocate_at_hand(chunk);
+        }
+        match self.lease(chunk) {
+            Ok(lease) => Ok(Some(lease)),
+            Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
-    /// A chunk of the usual length, or one that is just long enough where there is no memory for that.
-    fn chunk(&self, request: &Request, shape: ChunkShape) -> Result<Lease<D>, AllocError> {
-        let usual = self.inner.options.chunk_len;
-        match self.lease(self.chunk_request(request, shape, usual)) {
-            Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. }) if shape.len < usual => {
-                self.lease(self.chunk_request(request, shape, shape.len))
-            }
-            result => result,
-        }
+    /// Whether the limit leaves room for so many bytes beside what is in use.
+    fn has_room(&self, len: u64) -> bool {
+        let state = self.pool().shared().lock();
+        let used = state.counters.live_bytes + state.counters.retired_bytes;
+        state.budget.limit.is_none_or(|limit| used.saturating_add(len) <= limit)
+    }
+
+    fn chunk_request(&self, request: &Request, shape: ChunkShape) -> Request {
+        let HeapOptions { chunk_len: len, owner, .. } = self.inner.options;
+        Request { len, alignment: shape.alignment, stream: request.stream, owner }
     }
 
     /// A lease of the pool, for which the heap gives back what it does not need.
