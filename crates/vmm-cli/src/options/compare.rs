@@ -34,7 +34,8 @@ Policies, with their settings; several settings are joined by colons:
   rmm-arena    RMM's arena: limit
   cudamalloc   cudaMalloc and cudaFree for every tensor: limit
 and blocks in chunks of this pool, of each stream its own, placed by: limit, target, chunk
-(the length of a chunk; what needs more has memory of its own; 64MiB if nothing is said)
+(the length of a chunk, 64MiB if nothing is said; what needs more has memory of its own, and so
+has what comes when the limit leaves no room for a chunk)
   bump         one behind the other, until all of a chunk are released
   first-fit    the lowest free range that fits
   next-fit     the next one behind the last block
