@@ -17,7 +17,7 @@ use clap_complete::Shell;
 use std::path::PathBuf;
 use std::time::Duration;
 use vmm_core::CrossStream;
-use vmm_replay::{Amount, Upkeep};
+use vmm_replay::{Amount, Placed, Upkeep};
 
 /// GPU memory on the GPU's own virtual memory: see how much a program needs and what it would take.
 #[derive(Debug, Parser)]
@@ -86,6 +86,7 @@ Examples:
   vmm replay run.pickle.gz --limit 1.03x       at most 3 % above what it needs
   vmm replay run.pickle.gz --target 20GiB      stay under 20 GiB where possible
   vmm replay run.pickle.gz --budget            the smallest limit that works
+  vmm replay traces --placement best-fit       blocks in chunks of the pool
   vmm replay traces --json                     for programs
   vmm replay traces --device cuda --check      real calls on a card, every byte checked
   vmm replay traces --device vulkan            the same pool on Vulkan's sparse buffers
@@ -138,6 +139,14 @@ pub struct ReplayOptions {
     /// Memory that the pool tries to stay under, written like a limit [default: the limit]
     #[arg(long, value_name = "AMOUNT")]
     pub target: Option<Amount>,
+
+    /// Put tensors into blocks in chunks of the pool, by this placement: buddy, or buddy:chunk=1GiB
+    ///
+    /// There are bump, first-fit, next-fit, best-fit, buddy, slab, fixed, tiers, tlsf and segregated:
+    /// 'vmm compare --help' says what they do. Each stream has chunks of its own, of 64 MiB or of the
+    /// length given; a tensor that needs more has memory of its own.
+    #[arg(long, value_name = "NAME[:chunk=AMOUNT]")]
+    pub placement: Option<Placed>,
 
     /// Search the smallest limit that works, to a thousandth of what is needed
     #[arg(long, conflicts_with = "limit")]

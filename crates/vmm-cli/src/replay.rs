@@ -9,7 +9,7 @@ use crate::report;
 use crate::terminal::Terminal;
 use std::path::Path;
 use vmm_replay::{
-    Amount, ReplayError, ReplayResult, ReplaySettings, if_it_works, smallest_multiple,
+    Amount, Policy, ReplayError, ReplayResult, ReplaySettings, if_it_works, smallest_multiple,
 };
 use vmm_trace::{DeviceTrace, Trace, read_file};
 
@@ -54,6 +54,7 @@ pub(crate) fn run(options: &ReplayOptions, terminal: Terminal) -> Exit {
 
 fn settings(options: &ReplayOptions) -> ReplaySettings {
     ReplaySettings {
+        policy: options.placement.map_or(Policy::Vmm, Policy::Placed),
         limit: options.limit,
         target: options.target,
         lag: options.lag,
@@ -160,6 +161,7 @@ pub(crate) fn advice(error: &ReplayError) -> String {
         }
         ReplayError::Stream(_)
         | ReplayError::Pool(_)
+        | ReplayError::PrivatePool { .. }
         | ReplayError::Device(_)
         | ReplayError::Contents { .. }
         | ReplayError::Checks(_) => error.to_string(),

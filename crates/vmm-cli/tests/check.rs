@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vmm_cli::{MockContents, MockTimeline};
 use vmm_core::device::{AddrRange, FrameKind, Mapping, MemoryInfo, Properties};
+use vmm_core::placement::PlacementKind;
 use vmm_core::{
     CrossStream, DeviceAddr, DeviceOrdinal, DeviceResult, Fence, FrameHandle, StreamId,
     VirtualMemoryDevice,
 };
 use vmm_mock::{MockDevice, MockOptions};
-use vmm_replay::{Amount, CheckResult, ReplaySettings, replay_checked};
+use vmm_replay::{Amount, CheckResult, Placed, Policy, ReplaySettings, replay_checked};
 use vmm_trace::EventKind;
 
 #[path = "../../vmm-replay/tests/support/two_streams.rs"]
@@ -139,18 +140,27 @@ impl VirtualMemoryDevice for Wrong {
     }
 }
 
-/// What the check finds, or what stopped the replay.
+/// What the check finds on the pool, or what stopped the replay.
 fn check(flaw: Flaw, cross_stream: CrossStream) -> Result<CheckResult, String> {
+    let limit = Some(Amount::OfPeak(1.3));
+    check_with(flaw, &ReplaySettings { limit, cross_stream, ..Default::default() })
+}
+
+/// The same on a heap over the pool.
+fn check_placed(flaw: Flaw, kind: PlacementKind, chunk: Amount) -> Result<CheckResult, String> {
+    let policy = Policy::Placed(Placed { kind, chunk });
+    check_with(flaw, &ReplaySettings { policy, ..Default::default() })
+}
+
+fn check_with(flaw: Flaw, settings: &ReplaySettings) -> Result<CheckResult, String> {
     let lag = u64::try_from(LAG.as_nanos()).expect("short");
     let options = MockOptions { lag, memory: 1 << 30, ..MockOptions::default() };
     let mock = Arc::new(MockDevice::new(options));
     let timeline = Arc::new(MockTimeline::new(Arc::clone(&mock)));
     let contents = MockContents::new(Arc::clone(&mock));
     let device = Arc::new(Wrong { mock, flaw, last: Mutex::default() });
-    let settings =
-        ReplaySettings { limit: Some(Amount::OfPeak(1.3)), cross_stream, ..Default::default() };
     let trace = two_streams(100);
-    let result = replay_checked(&trace, &settings, device, &timeline, &contents, &mut |_, _| {});
+    let result = replay_checked(&trace, settings, device, &timeline, &contents, &mut |_, _| {});
     let result = result.map_err(|error| error.to_string())?;
     // Every tensor came to be, so every one was checked.
     assert_eq!(result.failures, 0, "{flaw:?}");
@@ -170,6 +180,22 @@ fn a_right_device_passes() {
         let found = check(Flaw::None, cross_stream).expect("can be replayed");
         assert!(found.is_clean(), "{cross_stream:?}: {found:?}");
     }
+}
+
+#[test]
+fn every_placement_keeps_the_bytes_of_its_blocks() {
+    for kind in PlacementKind::ALL {
+        for chunk in [Placed::DEFAULT_CHUNK, Amount::Bytes(16 * MIB), Amount::OfPeak(1.0)] {
+            let found = check_placed(Flaw::None, kind, chunk).expect("can be replayed");
+            assert!(found.is_clean(), "{kind}, {chunk:?}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_block_that_serves_again_too_early_is_noticed() {
+    let found = check_placed(Flaw::EarlyFences, PlacementKind::BestFit, Amount::OfPeak(1.0));
+    assert!(found.expect("can be replayed").complaints > 0);
 }
 
 #[test]

@@ -287,6 +287,11 @@ impl Arena {
         self.bins_of(slot).into_iter().flat_map(move |bins| bins.at_least(extents, len))
     }
 
+    /// The longest request at the least alignment that memory of a stream serves.
+    pub(crate) fn longest(&self, extents: &Extents, slot: StreamSlot) -> u64 {
+        self.bins_of(slot).map_or(0, |bins| bins.longest(extents))
+    }
+
     pub(crate) fn has_free(&self, slot: StreamSlot) -> bool {
         self.bins_of(slot).is_some_and(|bins| !bins.is_empty())
     }

@@ -201,6 +201,19 @@ impl Bins {
         })
     }
 
+    /// The longest request at the least alignment that [`Self::find`] serves; zero if there is nothing.
+    pub(crate) fn longest(&self, extents: &Extents) -> u64 {
+        let Some(word) = self.summary.checked_ilog2() else { return 0 };
+        let word = word as usize;
+        let mut id = self.heads[word * 64 + self.words[word].ilog2() as usize];
+        let members = std::iter::from_fn(|| {
+            let extent = (id != NONE).then(|| &extents[id])?;
+            id = extent.bin_next;
+            Some(extent.len)
+        });
+        members.take(LOOKS).max().unwrap_or(0)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.summary == 0
     }

@@ -2,6 +2,7 @@
 
 use crate::device::VirtualMemoryDevice;
 use crate::error::PoolError;
+use crate::mark::Mark;
 use crate::owner::Owner;
 use crate::pool::Pool;
 use crate::state::LeaseId;
@@ -90,6 +91,13 @@ impl<D: VirtualMemoryDevice + 'static> Lease<D> {
     pub fn used_on(&self, stream: StreamId) {
         if let Some(id) = self.id {
             self.pool.used_on(id, stream);
+        }
+    }
+
+    /// Notes that work up to a mark uses the memory: whoever gets it next comes after that work.
+    pub fn used_until(&self, mark: Mark) {
+        if let Some(id) = self.id {
+            self.pool.used_until(id, mark);
         }
     }
 

@@ -14,6 +14,8 @@
 //! | peer | another device that has access to memory of the pool |
 //! | private pool | memory that one user keeps apart, as for captured graphs: it stays where it is |
 //! | pool | the facade that users see |
+//! | placement | the policy that decides where in a range of addresses a block lies |
+//! | heap | blocks in leases of a pool, where a placement says |
 //!
 //! # The protocol of a lease
 //!
@@ -31,6 +33,11 @@
 //! [`Pool::private_pool`] keeps memory apart for one user, as for graphs that are captured: it stays
 //! mapped where it is, and serves allocations from that [`PrivatePool`] alone while it lives.
 //!
+//! # Placements and heaps
+//!
+//! Leases lie where the pool's own policy says. Who wants another one, as fixed blocks for a KV cache
+//! or a bump arena for a step, takes a [`Heap`] with a [`placement`]: its blocks lie in leases of the pool.
+//!
 //! # What it guarantees
 //!
 //! Reserved memory never exceeds the limit. A call that fails changes nothing. Allocate and release
@@ -47,6 +54,7 @@
 pub mod device;
 mod error;
 mod options;
+pub mod placement;
 mod report;
 pub mod units;
 
@@ -58,11 +66,13 @@ mod directory;
 mod extent;
 mod frame;
 mod growth;
+mod heap;
 mod idle;
 mod inspect;
 mod ladder;
 mod lease;
 mod maintenance;
+mod mark;
 mod owner;
 mod peers;
 mod plain;
@@ -83,7 +93,9 @@ mod uses;
 mod validate;
 mod worker;
 
+pub use heap::{Heap, HeapLease, HeapOptions};
 pub use lease::Lease;
+pub use mark::Mark;
 pub use owner::Owner;
 pub use pool::{Pool, Pressure, Request};
 pub use private::{AllocAtError, PrivatePool};

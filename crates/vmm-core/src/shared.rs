@@ -288,7 +288,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             && !self.kind_refused.swap(true, Ordering::Relaxed)
     }
 
-    fn wait_any(&self, fences: &[Fence]) -> DeviceResult<()> {
+    pub(crate) fn wait_any(&self, fences: &[Fence]) -> DeviceResult<()> {
         let mut look = FIRST_LOOK;
         loop {
             for fence in fences {

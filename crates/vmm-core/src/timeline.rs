@@ -33,6 +33,8 @@ const MANY_FORGOTTEN: usize = 64;
 #[derive(Debug)]
 struct Timeline {
     id: StreamId,
+    /// Tells apart the streams that have had this slot.
+    serial: u64,
     /// The epoch that releases are noted in: one above the last recorded.
     epoch: u64,
     /// The highest epoch known to be over.
@@ -46,8 +48,16 @@ struct Timeline {
 }
 
 impl Timeline {
-    fn new(id: StreamId) -> Self {
-        Self { id, epoch: 1, reached: 0, pending: VecDeque::new(), forgotten: false, vacant: false }
+    fn new(id: StreamId, serial: u64) -> Self {
+        Self {
+            id,
+            serial,
+            epoch: 1,
+            reached: 0,
+            pending: VecDeque::new(),
+            forgotten: false,
+            vacant: false,
+        }
     }
 }
 
@@ -61,17 +71,20 @@ pub(crate) struct Timelines {
     /// Streams forgotten since slots were last looked for.
     forgotten: usize,
     vacant: Vec<StreamSlot>,
+    /// How many streams there have been.
+    seen: u64,
 }
 
 impl Timelines {
     pub(crate) fn new() -> Self {
-        let ready = Timeline { reached: u64::MAX, ..Timeline::new(StreamId(u64::MAX)) };
+        let ready = Timeline { reached: u64::MAX, ..Timeline::new(StreamId(u64::MAX), 0) };
         Self {
             streams: vec![ready],
             slots: HashMap::new(),
             last: (StreamId(u64::MAX), READY),
             forgotten: 0,
             vacant: Vec::new(),
+            seen: 0,
         }
     }
 
@@ -100,7 +113,8 @@ impl Timelines {
     }
 
     fn add(&mut self, id: StreamId) -> StreamSlot {
-        let timeline = Timeline::new(id);
+        self.seen += 1;
+        let timeline = Timeline::new(id, self.seen);
         let slot = match self.vacant.pop() {
             Some(slot) => {
                 self.streams[slot as usize] = timeline;
@@ -180,6 +194,11 @@ impl Timelines {
             timeline.pending.pop_front();
         }
         Ok(())
+    }
+
+    /// Tells the stream of a slot from those that had the slot before, and will have it.
+    pub(crate) fn serial(&self, slot: StreamSlot) -> Option<u64> {
+        self.streams.get(slot as usize).map(|timeline| timeline.serial)
     }
 
     pub(crate) fn is_forgotten(&self, slot: StreamSlot) -> bool {

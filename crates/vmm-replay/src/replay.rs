@@ -4,18 +4,18 @@ use crate::amount::Amount;
 use crate::calls::CallAccount;
 use crate::contents::{Check, CheckResult, Contents};
 use crate::result::{ReplayResult, Sample};
-use crate::schedule::{Call, MOST_STREAMS, Schedule, Slot, StreamIndex};
+use crate::schedule::{Call, MOST_STREAMS, PoolIndex, Schedule, Slot, StreamIndex};
 use crate::settings::{ReplaySettings, Upkeep};
+use crate::source::{Memory, Source, Sources};
 use crate::stopwatch::Stopwatch;
 use crate::timeline::Timeline;
 use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::Duration;
-use vmm_core::device::AddrRange;
 use vmm_core::units::{round_down, round_up};
 use vmm_core::{
-    AllocError, Clock, DeviceError, DeviceResult, Lease, Maintenance, Owner, Pool, PoolError,
-    PoolOptions, Request, StreamId, VirtualMemoryDevice,
+    AllocError, Clock, DeviceError, DeviceResult, Maintenance, Pool, PoolError, PoolOptions,
+    Request, StreamId, VirtualMemoryDevice,
 };
 use vmm_trace::DeviceTrace;
 
@@ -47,6 +47,14 @@ pub enum ReplayError {
     /// The pool could not be made.
     #[error("the pool could not be made: {0}")]
     Pool(#[from] PoolError),
+    /// A private pool of the trace could not be made.
+    #[error("private pool {pool} of the trace could not be made: {error}")]
+    PrivatePool {
+        /// Which: an index into the trace's pools.
+        pool: u16,
+        /// What the pool said.
+        error: PoolError,
+    },
     /// The device cannot make as many streams as the trace has.
     #[error("the device cannot make one more stream: {0}")]
     Stream(DeviceError),
@@ -71,9 +79,9 @@ pub enum ReplayError {
 /// The clock of `timeline` is moved to each event's time; where driver calls or waits have made the
 /// allocating thread late, it catches up in the gaps between events. What was live when the
 /// recording began is allocated before the clock starts: it counts as memory, not as driver time.
-/// An allocation that fails for want of memory is counted and its tensor never exists. Private
-/// pools of captured graphs are not kept apart. `progress` gets the number of calls made so far and
-/// of all.
+/// An allocation that fails for want of memory is counted and its tensor never exists. What the
+/// program allocated from a private pool, as captured graphs do, comes from a private pool here too
+/// ([`vmm_core::PrivatePool`]). `progress` gets the number of calls made so far and of all.
 ///
 /// [`ReplayResult::host_ns_per_op`] is wall-clock time around each pool call of the allocating
 /// thread, less what reading the clock takes. It contains the host time of the device calls that
@@ -161,7 +169,9 @@ where
 
     let streams = (0..schedule.streams).map(|index| timeline.stream(index));
     let streams = streams.collect::<Result<_, _>>().map_err(ReplayError::Stream)?;
-    let mut run = Run::new(&pool, timeline.as_ref(), settings, schedule.slots, streams);
+    let sources = Sources { policy: settings.policy, peak_requested, granule };
+    let mut run = Run::new(&pool, timeline.as_ref(), settings, schedule.slots, streams, sources)?;
+    run.private.resize_with(trace.pools.len(), || None);
     run.check = contents.map(|contents| Check::new(contents, schedule.slots));
     run.allocate_start(&schedule.start)?;
     let played = run.play(&schedule, settings, progress);
@@ -172,7 +182,7 @@ where
     let check = run.finish_check()?;
     Ok(ReplayResult {
         trace: String::new(),
-        policy: settings.policy.name().to_owned(),
+        policy: settings.policy.to_string(),
         device: name,
         events: trace.events.len() as u64,
         peak_requested_bytes: peak_requested,
@@ -228,7 +238,11 @@ struct Run<'a, D: VirtualMemoryDevice + 'static, T> {
     pool: &'a Pool<D>,
     timeline: &'a T,
     upkeep: Upkeep,
-    leases: Vec<Option<Lease<D>>>,
+    leases: Vec<Option<Memory<D>>>,
+    sources: Sources,
+    general: Source<D>,
+    /// By the trace's index; those that have no memory yet, or were given up, are not there.
+    private: Vec<Option<Source<D>>>,
     /// The device's streams, in the order of the trace's and then the lanes.
     streams: Vec<StreamId>,
     worker: Worker,
@@ -254,12 +268,16 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         settings: &ReplaySettings,
         slots: usize,
         streams: Vec<StreamId>,
-    ) -> Self {
-        Self {
+        sources: Sources,
+    ) -> Result<Self, PoolError> {
+        Ok(Self {
             pool,
             timeline,
             upkeep: settings.upkeep,
             leases: std::iter::repeat_with(|| None).take(slots).collect(),
+            sources,
+            general: sources.general(pool)?,
+            private: Vec::new(),
             streams,
             worker: Worker::new(),
             stopwatch: Stopwatch::calibrated(),
@@ -271,14 +289,16 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             worst_ns: 0,
             failures: 0,
             curve: Vec::new(),
-        }
+        })
     }
 
     fn allocate_start(&mut self, start: &[Call]) -> Result<(), ReplayError> {
         for call in start {
-            if let Call::Allocate { slot, len, stream } = *call {
-                let stream = self.stream(stream);
-                self.keep(slot, self.pool.allocate(len, stream, Owner::NONE), stream)?;
+            if let Call::Allocate { slot, len, stream, pool } = *call {
+                let request = Request::new(len, self.stream(stream));
+                self.make_source(pool)?;
+                let lease = source(&self.general, &self.private, pool).allocate(request);
+                self.keep(slot, lease, request.stream)?;
             }
         }
         self.calls_before = self.timeline.calls();
@@ -298,11 +318,14 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         for (done, timed) in schedule.calls.iter().enumerate() {
             self.go_to(origin_ns + timed.at_ns);
             match timed.call {
-                Call::Allocate { slot, len, stream } => self.allocate(slot, len, stream)?,
+                Call::Allocate { slot, len, stream, pool } => {
+                    self.allocate(slot, len, stream, pool)?;
+                }
                 Call::Release { slot } => self.release(slot)?,
                 Call::ReleaseInUse { slot, lane, end_ns } => {
                     self.release_in_use(slot, lane, origin_ns + end_ns)?;
                 }
+                Call::EndPool { pool } => self.private[usize::from(pool)] = None,
             }
             if done % CALLS_PER_REPORT == 0 {
                 progress(done, schedule.calls.len());
@@ -326,21 +349,47 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         self.timeline.advance_to(at_ns);
     }
 
-    fn allocate(&mut self, slot: Slot, len: u64, stream: StreamIndex) -> Result<(), ReplayError> {
+    fn allocate(
+        &mut self,
+        slot: Slot,
+        len: u64,
+        stream: StreamIndex,
+        pool: PoolIndex,
+    ) -> Result<(), ReplayError> {
         let request = Request::new(len, self.stream(stream));
+        self.make_source(pool)?;
         self.operations += 1;
-        match self.stopwatch.measure(|| self.pool.allocate_at_hand(request)) {
+        let source = source(&self.general, &self.private, pool);
+        let at_hand = self.stopwatch.measure(|| source.allocate_at_hand(request));
+        match at_hand {
             Ok(Some(lease)) => self.keep(slot, Ok(lease), request.stream),
-            Ok(None) => self.allocate_with_calls(slot, request),
+            Ok(None) => self.allocate_with_calls(slot, request, pool),
             Err(error) => self.keep(slot, Err(error), request.stream),
         }
     }
 
+    /// Makes the private pool of a tensor when it is first needed.
+    #[inline]
+    fn make_source(&mut self, pool: PoolIndex) -> Result<(), ReplayError> {
+        if pool > 0 && self.private[usize::from(pool)].is_none() {
+            let made = self.sources.private(self.pool);
+            let made = made.map_err(|error| ReplayError::PrivatePool { pool, error })?;
+            self.private[usize::from(pool)] = Some(made);
+        }
+        Ok(())
+    }
+
     #[cold]
-    fn allocate_with_calls(&mut self, slot: Slot, request: Request) -> Result<(), ReplayError> {
+    fn allocate_with_calls(
+        &mut self,
+        slot: Slot,
+        request: Request,
+        pool: PoolIndex,
+    ) -> Result<(), ReplayError> {
         let waited_ns = self.worker.wait(self.pool, self.timeline);
         let (now_ns, time_before) = (self.timeline.now_ns(), self.timeline.driver_time_ns());
-        let lease = self.stopwatch.measure(|| self.pool.allocate_with(request));
+        let source = source(&self.general, &self.private, pool);
+        let lease = self.stopwatch.measure(|| source.allocate(request));
         let took_ns = self.timeline.driver_time_ns() - time_before;
         // A wait for the device moves the clock by itself; driver calls do not.
         let device_wait_ns = self.timeline.now_ns() - now_ns;
@@ -356,7 +405,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
     fn keep(
         &mut self,
         slot: Slot,
-        lease: Result<Lease<D>, AllocError>,
+        lease: Result<Memory<D>, AllocError>,
         stream: StreamId,
     ) -> Result<(), ReplayError> {
         let slot = slot as usize;
@@ -369,7 +418,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             Err(error) => return Err(ReplayError::Device(error)),
         };
         match &mut self.check {
-            Some(check) => check.begin(slot, self.leases[slot].as_ref().map(range_of), stream),
+            Some(check) => check.begin(slot, self.leases[slot].as_ref().map(Memory::range), stream),
             None => Ok(()),
         }
     }
@@ -378,7 +427,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         if let Some(lease) = self.leases[slot as usize].take() {
             let stream = lease.stream();
             if let Some(check) = &mut self.check {
-                check.end(slot as usize, range_of(&lease), stream)?;
+                check.end(slot as usize, lease.range(), stream)?;
             }
             self.operations += 1;
             self.stopwatch.measure(|| lease.release(stream));
@@ -398,7 +447,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             self.timeline.work_until(lane, end_ns);
             if let Some(mut check) = self.check.take() {
                 self.order(stream, lane).map_err(ReplayError::Checks)?;
-                check.end(slot as usize, range_of(&lease), lane)?;
+                check.end(slot as usize, lease.range(), lane)?;
                 self.check = Some(check);
             }
             self.operations += 1;
@@ -425,7 +474,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         let Some(mut check) = self.check.take() else { return Ok(None) };
         for (slot, lease) in self.leases.iter().enumerate() {
             if let Some(lease) = lease {
-                check.end(slot, range_of(lease), lease.stream())?;
+                check.end(slot, lease.range(), lease.stream())?;
             }
         }
         check.finish().map(Some)
@@ -452,7 +501,15 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
     }
 }
 
-/// Where a lease lies.
-fn range_of<D: VirtualMemoryDevice>(lease: &Lease<D>) -> AddrRange {
-    AddrRange { addr: lease.addr(), len: lease.len() }
+/// Where tensors of a pool of the trace come from; made already.
+#[inline]
+fn source<'a, D: VirtualMemoryDevice>(
+    general: &'a Source<D>,
+    private: &'a [Option<Source<D>>],
+    pool: PoolIndex,
+) -> &'a Source<D> {
+    match pool {
+        0 => general,
+        _ => private[usize::from(pool)].as_ref().expect("a private pool that was made"),
+    }
 }

@@ -21,7 +21,8 @@ pub struct ReplayResult {
     pub events: u64,
     /// The most bytes that the program held at once, as it asked for them: no allocator needs less.
     pub peak_requested_bytes: u64,
-    /// The most bytes held at once as the pool counts them, its rounding included.
+    /// The most bytes held at once as the pool counts them, its rounding included, and chunks of heaps
+    /// as a whole.
     pub peak_live_bytes: u64,
     /// The most physical memory that the pool held at once.
     pub peak_reserved_bytes: u64,

@@ -1,25 +1,92 @@
 //! What a replay is to do.
 
-use crate::amount::Amount;
+use crate::amount::{Amount, AmountError};
+use std::fmt;
 use std::num::NonZeroUsize;
+use std::str::FromStr;
 use std::time::Duration;
 use vmm_core::CrossStream;
+use vmm_core::placement::{PlacementKind, UnknownPlacement};
 
 /// Which memory manager serves the trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Policy {
     /// The pool of `vmm-core`.
     #[default]
     Vmm,
+    /// A heap over that pool: see [`vmm_core::Heap`].
+    Placed(Placed),
 }
 
-impl Policy {
+impl fmt::Display for Policy {
     /// The policy's name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Vmm => "vmm",
+            Self::Vmm => f.write_str("vmm"),
+            Self::Placed(placed) => placed.fmt(f),
         }
+    }
+}
+
+/// A placement, and the chunks that it gets.
+///
+/// Its text form is `buddy`, or `buddy:chunk=1GiB`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Placed {
+    /// Which placement.
+    pub kind: PlacementKind,
+    /// The length of each chunk. What needs more gets memory of its own.
+    pub chunk: Amount,
+}
+
+impl Placed {
+    /// The chunks of a heap that nobody has set anything for.
+    pub const DEFAULT_CHUNK: Amount = Amount::Bytes(64 << 20);
+}
+
+impl fmt::Display for Placed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.chunk {
+            Self::DEFAULT_CHUNK => self.kind.fmt(f),
+            Amount::Bytes(bytes) => write!(f, "{}:chunk={bytes}", self.kind),
+            Amount::OfPeak(multiple) => write!(f, "{}:chunk={multiple}x", self.kind),
+        }
+    }
+}
+
+/// Why a text is no [`Placed`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlacedError {
+    /// No placement has this name.
+    #[error("{0}")]
+    UnknownPlacement(#[from] UnknownPlacement),
+    /// There is no such setting.
+    #[error("{kind} has no setting '{key}': it has chunk")]
+    UnknownKey {
+        /// The placement.
+        kind: PlacementKind,
+        /// The setting.
+        key: String,
+    },
+    /// The length of the chunks is no amount.
+    #[error("chunk: {0}")]
+    Chunk(#[from] AmountError),
+}
+
+impl FromStr for Placed {
+    type Err = PlacedError;
+
+    fn from_str(text: &str) -> Result<Self, PlacedError> {
+        let mut parts = text.split(':').map(str::trim);
+        let kind = parts.next().unwrap_or_default().parse()?;
+        let mut chunk = Self::DEFAULT_CHUNK;
+        for setting in parts {
+            match setting.split_once('=').unwrap_or((setting, "")) {
+                ("chunk", value) => chunk = value.parse()?,
+                (key, _) => return Err(PlacedError::UnknownKey { kind, key: key.to_owned() }),
+            }
+        }
+        Ok(Self { kind, chunk })
     }
 }
 
@@ -75,5 +142,28 @@ impl Default for ReplaySettings {
             stop_at_failure: false,
             curve_samples: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_placement_and_its_chunks_are_read_and_written() {
+        for text in ["buddy", "first-fit:chunk=1048576", "tlsf:chunk=1.5x"] {
+            let placed: Placed = text.parse().expect(text);
+            assert_eq!(Policy::Placed(placed).to_string(), text);
+        }
+        let placed: Placed = " slab : chunk=1MiB".parse().expect("spaces do not matter");
+        assert_eq!((placed.kind, placed.chunk), (PlacementKind::Slab, Amount::Bytes(1 << 20)));
+    }
+
+    #[test]
+    fn what_is_no_placement_is_told() {
+        let error = |text: &str| text.parse::<Placed>().expect_err(text).to_string();
+        assert!(error("pair").starts_with("unknown placement 'pair': there are bump,"));
+        assert_eq!(error("buddy:order=3"), "buddy has no setting 'order': it has chunk");
+        assert!(error("buddy:chunk").starts_with("chunk: no number in ''"));
     }
 }

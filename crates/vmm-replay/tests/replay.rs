@@ -6,8 +6,8 @@ use std::time::Duration;
 use vmm_core::{CrossStream, DeviceOp, VirtualMemoryDevice};
 use vmm_mock::{MockDevice, MockOptions};
 use vmm_replay::{
-    Amount, CallAccount, OpCalls, ReplayError, ReplayResult, ReplaySettings, Timeline, Upkeep,
-    replay,
+    Amount, CallAccount, OpCalls, Policy, ReplayError, ReplayResult, ReplaySettings, Timeline,
+    Upkeep, replay,
 };
 use vmm_trace::{Census, DeviceTrace, Event, EventKind, StartTensor};
 
@@ -106,6 +106,93 @@ fn a_replay_gives_the_same_figures_every_time() {
         let again = ReplayResult { host_ns_per_op: 0.0, ..figures(&trace, &settings) };
         assert_eq!(once, again, "{upkeep:?}");
     }
+}
+
+/// 40 MiB in pool `pool` come and go; then 40 MiB are wanted by `next`, after the events between.
+fn one_pool_then_another(pool: u16, between: &[EventKind], next: u16) -> DeviceTrace {
+    let in_pool = |id, pool| EventKind::Alloc { id, len: 40 * MIB, stream: 0, pool };
+    let mut events = vec![in_pool(0, pool), requested(0), completed(0)];
+    events.extend(between);
+    events.push(in_pool(1, next));
+    // What was queued before is over by then.
+    let timed: Vec<_> =
+        events.into_iter().enumerate().map(|(i, e)| (20_000 * i as u64, e)).collect();
+    DeviceTrace { pools: vec![(0, 0), (0, 1), (0, 2)], ..trace(&timed) }
+}
+
+fn placed(text: &str) -> ReplaySettings {
+    let policy = Policy::Placed(text.parse().expect("a placement"));
+    ReplaySettings { policy, ..ReplaySettings::default() }
+}
+
+#[test]
+fn a_placement_serves_a_trace_from_chunks_of_the_pool() {
+    let trace = busy_trace();
+    let figures_of = |text: &str| {
+        let once = ReplayResult { host_ns_per_op: 0.0, ..figures(&trace, &placed(text)) };
+        let again = ReplayResult { host_ns_per_op: 0.0, ..figures(&trace, &placed(text)) };
+        assert_eq!(once, again, "{text}");
+        assert_eq!((once.policy.as_str(), once.failures), (text, 0));
+        once
+    };
+    let best = figures_of("best-fit:chunk=2x");
+    assert_eq!(best.peak_live_bytes, 2 * best.peak_requested_bytes, "one chunk serves all");
+    let first = figures_of("first-fit:chunk=16777216");
+    assert_eq!(first.peak_live_bytes % (16 * MIB), 0, "chunks are leases of the pool");
+    let bump = figures_of("bump:chunk=2x");
+    assert!(bump.peak_live_bytes > best.peak_live_bytes, "a bump arena reuses nothing in between");
+    let fixed = figures_of("fixed:chunk=2x");
+    assert!(fixed.peak_live_bytes > fixed.peak_requested_bytes, "a chunk, and longer ones alone");
+}
+
+#[test]
+fn chunks_that_cannot_be_are_refused() {
+    let (result, _) = run(&busy_trace(), &placed("buddy:chunk=2GiB"));
+    let error = result.expect_err("the device has 1 GiB").to_string();
+    assert!(
+        error.ends_with("a chunk of a heap is longer than the device's memory: make it shorter")
+    );
+}
+
+#[test]
+fn blocks_of_a_private_pool_serve_nobody_else() {
+    let run = |between: &[EventKind], next| {
+        let settings =
+            ReplaySettings { limit: Some(Amount::Bytes(64 * MIB)), ..placed("tlsf:chunk=1x") };
+        figures(&one_pool_then_another(1, between, next), &settings).failures
+    };
+    assert_eq!(run(&[], 1), 0);
+    assert_eq!(run(&[], 0), 1);
+    let ended = EventKind::SegmentFree { len: 40 * MIB, pool: 1 };
+    assert_eq!(run(&[ended], 0), 0, "it has ended");
+}
+
+#[test]
+fn memory_of_a_private_pool_serves_nobody_else() {
+    let run = |pool, between: &[EventKind], next| {
+        figures(&one_pool_then_another(pool, between, next), &limit(64 * MIB)).failures
+    };
+    assert_eq!(run(0, &[], 0), 0);
+    assert_eq!(run(0, &[], 1), 0, "idle memory of all goes to a private pool");
+    assert_eq!(run(1, &[], 1), 0);
+    assert_eq!(run(1, &[], 0), 1, "a graph may run at any time");
+    assert_eq!(run(1, &[], 2), 1);
+    let given_back = [EventKind::SegmentFree { len: 40 * MIB, pool: 1 }];
+    assert_eq!(run(1, &given_back, 0), 0, "the graph is gone");
+    assert_eq!(run(1, &given_back, 2), 0);
+    assert_eq!(run(1, &given_back, 1), 0, "a new private pool in place of the old");
+    let of_others = [EventKind::SegmentFree { len: 40 * MIB, pool: 2 }];
+    assert_eq!(run(1, &of_others, 0), 1);
+}
+
+#[test]
+fn what_lived_in_a_private_pool_before_the_recording_stays_there() {
+    let mut program = one_pool_then_another(0, &[], 1);
+    program.events.drain(..1);
+    program.start_live = vec![StartTensor { id: 0, len: 40 * MIB, stream: 0, pool: 1 }];
+    assert_eq!(figures(&program, &limit(64 * MIB)).failures, 0);
+    program.start_live[0].pool = 2;
+    assert_eq!(figures(&program, &limit(64 * MIB)).failures, 1);
 }
 
 #[test]

@@ -18,8 +18,8 @@ use outcome::Outcome;
 use parallel::{all_cores, in_parallel};
 use std::path::PathBuf;
 use vmm_mock::CostModel;
-use vmm_models::{Costs, Policy, RunSettings};
-use vmm_replay::{Amount, ReplaySettings, if_it_works, smallest_multiple};
+use vmm_models::{Costs, RunSettings};
+use vmm_replay::{Amount, Policy, ReplaySettings, if_it_works, smallest_multiple};
 use vmm_trace::{DeviceTrace, Trace, read_file};
 
 /// How many times longer a replay on the pool takes than a run of a model, roughly; only the order of
@@ -123,7 +123,7 @@ impl Comparison<'_> {
         let mut tasks = Vec::new();
         for (recording, Recording { trace, .. }) in recordings.iter().enumerate() {
             for (policy, ComparedPolicy { manager, .. }) in self.policies.iter().enumerate() {
-                let factor = if matches!(manager, Manager::Pool(_)) { POOL_WEIGHT } else { 1 };
+                let factor = if matches!(manager, Manager::Pool { .. }) { POOL_WEIGHT } else { 1 };
                 let weight = factor * (trace.events.len() as u64 + 1);
                 tasks.push(Task { recording, policy, weight });
             }
@@ -158,7 +158,9 @@ impl Comparison<'_> {
 
     fn one(&self, recording: &Recording<'_>, policy: &ComparedPolicy) -> Result<Outcome, String> {
         let outcome = match policy.manager {
-            Manager::Pool(target) => self.pool(recording.trace, policy.limit, target),
+            Manager::Pool { policy: served, target } => {
+                self.pool(recording.trace, policy.limit, served, target)
+            }
             Manager::Model(model) => self.model(recording.trace, policy.limit, model),
         };
         match outcome {
@@ -173,10 +175,11 @@ impl Comparison<'_> {
         &self,
         trace: &DeviceTrace,
         limit: Option<Amount>,
+        policy: Policy,
         target: Option<Amount>,
     ) -> Result<(Outcome, Option<u64>), String> {
-        let settings =
-            ReplaySettings { limit, target, lag: self.options.lag, ..ReplaySettings::default() };
+        let lag = self.options.lag;
+        let settings = ReplaySettings { policy, limit, target, lag, ..ReplaySettings::default() };
         let replay = |settings: &ReplaySettings| {
             replay_on_mock(trace, settings, &CostModel::h200(), false, &mut |_, _| ())
         };
@@ -197,7 +200,7 @@ impl Comparison<'_> {
         &self,
         trace: &DeviceTrace,
         limit: Option<Amount>,
-        policy: Policy,
+        policy: vmm_models::Policy,
     ) -> Result<(Outcome, Option<u64>), String> {
         let costs = Costs::h200().with_lag(self.options.lag);
         let settings = RunSettings { limit, costs, ..RunSettings::default() };

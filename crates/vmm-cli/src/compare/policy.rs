@@ -1,9 +1,10 @@
-//! What can be compared: this pool, and models of others.
+//! What can be compared: this pool, heaps over it, and models of others.
 
 use std::fmt;
 use std::str::FromStr;
-use vmm_models::{Policy, PolicyError};
-use vmm_replay::Amount;
+use vmm_core::placement::PlacementKind;
+use vmm_models::PolicyError;
+use vmm_replay::{Amount, PlacedError, Policy};
 
 /// The settings of this pool.
 const POOL_KEYS: &str = "limit, target";
@@ -38,10 +39,15 @@ pub struct ComparedPolicy {
 /// A memory manager.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Manager {
-    /// This pool, with a target.
-    Pool(Option<Amount>),
+    /// This pool, or a heap over it.
+    Pool {
+        /// Which of them.
+        policy: Policy,
+        /// What the pool tries to stay under.
+        target: Option<Amount>,
+    },
     /// A model of another.
-    Model(Policy),
+    Model(vmm_models::Policy),
 }
 
 impl ComparedPolicy {
@@ -61,22 +67,29 @@ impl FromStr for ComparedPolicy {
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let name = text.split(':').next().unwrap_or_default().trim();
+        let is_heap = name.parse::<PlacementKind>().is_ok();
+        let is_pool = is_heap || name == "vmm";
         let (mut limit, mut target) = (None, None);
         let mut others = vec![name];
         for setting in text.split(':').skip(1) {
             let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
-            match (key.trim(), name) {
-                ("limit", _) => limit = Some(amount(value)?),
-                ("target", "vmm") => target = Some(amount(value)?),
-                (key, "vmm") => {
+            match key.trim() {
+                "limit" => limit = Some(amount(value)?),
+                "target" if is_pool => target = Some(amount(value)?),
+                key if name == "vmm" => {
                     return Err(format!("vmm has no setting '{key}': it has {POOL_KEYS}"));
                 }
                 _ => others.push(setting),
             }
         }
-        let manager = match name {
-            "vmm" => Manager::Pool(target),
-            _ => Manager::Model(others.join(":").parse().map_err(explain)?),
+        let others = others.join(":");
+        let manager = if is_heap {
+            let placed = others.parse().map(Policy::Placed);
+            Manager::Pool { policy: placed.map_err(explain_placed)?, target }
+        } else if is_pool {
+            Manager::Pool { policy: Policy::Vmm, target }
+        } else {
+            Manager::Model(others.parse().map_err(explain)?)
         };
         Ok(Self { manager, limit, text: text.to_owned() })
     }
@@ -90,11 +103,20 @@ fn amount(value: &str) -> Result<Amount, String> {
 fn explain(error: PolicyError) -> String {
     match error {
         PolicyError::UnknownName(_) => {
-            let names: Vec<&str> = Policy::NAMES.iter().map(|(name, _)| *name).collect();
+            let models = vmm_models::Policy::NAMES.iter().map(|(name, _)| *name);
+            let placements = PlacementKind::ALL.into_iter().map(PlacementKind::name);
+            let names: Vec<&str> = models.chain(placements).collect();
             format!("{error}: there are vmm, {}", names.join(", "))
         }
         PolicyError::UnknownKey { .. } => format!("{error}; limit is for all"),
         PolicyError::NoValue(_) | PolicyError::WrongValue { .. } => error.to_string(),
+    }
+}
+
+fn explain_placed(error: PlacedError) -> String {
+    match error {
+        PlacedError::UnknownKey { .. } => format!("{error}, {POOL_KEYS}"),
+        PlacedError::UnknownPlacement(_) | PlacedError::Chunk(_) => error.to_string(),
     }
 }
 
@@ -107,6 +129,7 @@ impl fmt::Display for ComparedPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vmm_replay::Placed;
 
     #[test]
     fn defaults_are_policies() {
@@ -125,8 +148,19 @@ mod tests {
             Manager::Model("native:max_split_size=64M".parse().expect("a policy"))
         );
         let policy: ComparedPolicy = " vmm:target=1GiB ".parse().expect("a policy");
-        assert_eq!(policy.manager, Manager::Pool(Some(Amount::Bytes(1 << 30))));
+        let target = Some(Amount::Bytes(1 << 30));
+        assert_eq!(policy.manager, Manager::Pool { policy: Policy::Vmm, target });
         assert_eq!(policy.to_string(), "vmm:target=1GiB");
+    }
+
+    #[test]
+    fn a_placement_has_the_settings_of_a_pool_and_its_own() {
+        let policy: ComparedPolicy =
+            "buddy:limit=1.1x:chunk=1GiB:target=1x".parse().expect("a policy");
+        assert_eq!(policy.limit, Some(Amount::OfPeak(1.1)));
+        let placed = Placed { kind: PlacementKind::Buddy, chunk: Amount::Bytes(1 << 30) };
+        let target = Some(Amount::OfPeak(1.0));
+        assert_eq!(policy.manager, Manager::Pool { policy: Policy::Placed(placed), target });
     }
 
     #[test]
@@ -135,9 +169,14 @@ mod tests {
         assert_eq!(
             error("tcmalloc:limit=1x"),
             "unknown policy 'tcmalloc': there are vmm, native, expandable, async, rmm-pool, \
-             rmm-arena, cudamalloc"
+             rmm-arena, cudamalloc, bump, first-fit, next-fit, best-fit, buddy, slab, fixed, \
+             tiers, tlsf, segregated"
         );
         assert_eq!(error("vmm:split=1"), "vmm has no setting 'split': it has limit, target");
+        assert_eq!(
+            error("tlsf:split=1"),
+            "tlsf has no setting 'split': it has chunk, limit, target"
+        );
         assert_eq!(
             error("async:target=1x"),
             "async has no setting 'target': it has none; limit is for all"

@@ -33,11 +33,25 @@ Policies, with their settings; several settings are joined by colons:
   rmm-pool     RMM's coalescing pool: limit, initial (bytes to begin with)
   rmm-arena    RMM's arena: limit
   cudamalloc   cudaMalloc and cudaFree for every tensor: limit
+and blocks in chunks of this pool, of each stream its own, placed by: limit, target, chunk
+(the length of a chunk, 64MiB if nothing is said; what needs more has memory of its own, and so
+has what comes when the limit leaves no room for a chunk)
+  bump         one behind the other, until all of a chunk are released
+  first-fit    the lowest free range that fits
+  next-fit     the next one behind the last block
+  best-fit     the shortest one
+  buddy        powers of two, halved and joined again
+  slab         slabs of 2 MiB with blocks of one of 40 lengths up to 1 MiB
+  fixed        blocks of 2 MiB
+  tiers        slab up to 1 MiB, best-fit above
+  tlsf         two-level segregated fit
+  segregated   bins, as this pool has them
 
 Examples:
   vmm compare traces
   vmm compare run.pickle.gz --policy vmm,native,expandable
   vmm compare run.pickle.gz --policy native:max_split_size=128MiB,vmm:limit=1.03x
+  vmm compare run.pickle.gz --policy best-fit:chunk=1.1x,buddy:chunk=1GiB,tlsf
   vmm compare traces --markdown --sort budget > table.md";
 
 /// Options of `vmm compare`.

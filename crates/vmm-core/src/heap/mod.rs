@@ -1,0 +1,364 @@
+//! A heap: blocks in leases of a pool, where a [placement](crate::placement) says.
+//!
+//! Each stream has a placement of its own, and chunks of its own: leases of the pool on that stream. So a
+//! block that only its stream has used serves that stream again at once, by stream order, and what one
+//! stream does takes no lock of another's. A chunk without blocks goes back to the pool, where all
+//! streams can have it; the stream keeps one, or a block that comes and goes would take a chunk along.
+//!
+//! | event | what happens |
+//! |---|---|
+//! | the placement finds a place | a block, without a call of the pool |
+//! | it finds none | blocks come back whose uses on other streams are over; then a further chunk |
+//! | it can never serve the request, or only in more than a chunk | a lease of the pool alone |
+//! | the limit leaves no room for a chunk | all streams give back their empty chunks; then a lease alone |
+//! | nor for that | a wait on the host for retired blocks of the stream, one after the other |
+//! | a block is released that other streams have used | its place is retired until these uses are over |
+//!
+//! The pool's rules hold for chunks, so also for blocks: its limit, its order of streams, its callbacks.
+//! Memory for captured graphs comes from a heap in a private pool ([`Heap::in_private_pool`]).
+//!
+//! No lock of a heap is held while the pool looks for memory, which may take long and call back.
+
+mod home;
+mod lease;
+
+pub use lease::HeapLease;
+
+use crate::bins::UNIT;
+use crate::device::{DeviceResult, VirtualMemoryDevice};
+use crate::error::{AllocError, PoolError};
+use crate::lease::Lease;
+use crate::owner::Owner;
+use crate::placement::{ChunkShape, Figures, Placement};
+use crate::pool::{Pool, Request};
+use crate::private::PrivatePool;
+use crate::units::StreamId;
+use home::Home;
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// How a heap behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeapOptions {
+    /// Bytes of each chunk, a multiple of 512. What needs more gets a lease of its own. Default: 64 MiB.
+    pub chunk_len: u64,
+    /// How many chunks without blocks each stream keeps. Default: 1.
+    pub kept_chunks: usize,
+    /// Who chunks are accounted to. Leases of their own are accounted to whom the request says. Default:
+    /// nobody in particular.
+    pub owner: Owner,
+}
+
+impl Default for HeapOptions {
+    fn default() -> Self {
+        Self { chunk_len: 64 << 20, kept_chunks: 1, owner: Owner::NONE }
+    }
+}
+
+/// A heap over a pool. Clones are the same heap. Blocks outlive it: when it has gone, a chunk goes back
+/// to the pool with its last block.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use vmm_core::{Heap, HeapOptions, Owner, Pool, PoolOptions, StreamId, VirtualMemoryDevice};
+/// use vmm_core::placement::PlacementKind;
+/// # fn example<D: VirtualMemoryDevice + 'static>(device: Arc<D>, stream: StreamId) -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = Pool::new(device, PoolOptions::default())?;
+/// let heap = Heap::new(pool, HeapOptions::default(), || PlacementKind::Buddy.make())?;
+/// let block = heap.allocate(100_000, stream, Owner::NONE)?;
+/// block.release(stream);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Heap<D: VirtualMemoryDevice + 'static> {
+    inner: Arc<Inner<D>>,
+}
+
+struct Inner<D: VirtualMemoryDevice + 'static> {
+    source: Source<D>,
+    options: HeapOptions,
+    make: Box<dyn Fn() -> Box<dyn Placement> + Send + Sync>,
+    homes: RwLock<HashMap<StreamId, Arc<Home<D>>>>,
+}
+
+/// Where chunks come from.
+enum Source<D: VirtualMemoryDevice + 'static> {
+    General(Pool<D>),
+    Private(PrivatePool<D>),
+}
+
+impl<D: VirtualMemoryDevice + 'static> Source<D> {
+    fn pool(&self) -> &Pool<D> {
+        match self {
+            Self::General(pool) => pool,
+            Self::Private(private) => private.pool(),
+        }
+    }
+
+    fn allocate(&self, request: Request) -> Result<Lease<D>, AllocError> {
+        match self {
+            Self::General(pool) => pool.allocate_with(request),
+            Self::Private(private) => private.allocate_with(request),
+        }
+    }
+
+    fn allocate_at_hand(&self, request: Request) -> Result<Option<Lease<D>>, AllocError> {
+        match self {
+            Self::General(pool) => pool.allocate_at_hand(request),
+            Self::Private(private) => private.allocate_at_hand(request),
+        }
+    }
+}
+
+impl<D: VirtualMemoryDevice + 'static> Clone for Heap<D> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<D: VirtualMemoryDevice + 'static> fmt::Debug for Heap<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heap").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+impl<D: VirtualMemoryDevice + 'static> Drop for Inner<D> {
+    fn drop(&mut self) {
+        for home in self.homes.get_mut().values() {
+            home.close();
+        }
+    }
+}
+
+impl<D: VirtualMemoryDevice + 'static> Heap<D> {
+    /// A heap over a pool, without chunks. `make` gives each stream its placement.
+    ///
+    /// # Errors
+    /// [`PoolError::Options`] for a length of chunks that no lease can have; [`PoolError::Device`] if the
+    /// device cannot say how much memory it has.
+    pub fn new(
+        pool: Pool<D>,
+        options: HeapOptions,
+        make: impl Fn() -> Box<dyn Placement> + Send + Sync + 'static,
+    ) -> Result<Self, PoolError> {
+        Self::over(Source::General(pool), options, Box::new(make))
+    }
+
+    /// As [`Self::new`], with chunks from a private pool: for work that a graph captures. They stay
+    /// where they are while the private pool lives, and what is released during a capture serves that
+    /// capture again.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn in_private_pool(
+        private: PrivatePool<D>,
+        options: HeapOptions,
+        make: impl Fn() -> Box<dyn Placement> + Send + Sync + 'static,
+    ) -> Result<Self, PoolError> {
+        Self::over(Source::Private(private), options, Box::new(make))
+    }
+
+    fn over(
+        source: Source<D>,
+        options: HeapOptions,
+        make: Box<dyn Fn() -> Box<dyn Placement> + Send + Sync>,
+    ) -> Result<Self, PoolError> {
+        if options.chunk_len == 0 || !options.chunk_len.is_multiple_of(UNIT) {
+            return Err(PoolError::Options(
+                "a chunk of a heap is a positive multiple of 512 bytes",
+            ));
+        }
+        if options.chunk_len > source.pool().device().memory_info()?.total {
+            return Err(PoolError::Options(
+                "a chunk of a heap is longer than the device's memory: make it shorter",
+            ));
+        }
+        let homes = RwLock::new(HashMap::new());
+        Ok(Self { inner: Arc::new(Inner { source, options, make, homes }) })
+    }
+
+    /// The pool below.
+    #[must_use]
+    pub fn pool(&self) -> &Pool<D> {
+        self.inner.source.pool()
+    }
+
+    /// `len` bytes for work on `stream`. `owner` is noted in the block; see [`HeapOptions::owner`].
+    ///
+    /// # Errors
+    /// See [`AllocError`]. Nothing has changed then.
+    pub fn allocate(
+        &self,
+        len: u64,
+        stream: StreamId,
+        owner: Owner,
+    ) -> Result<HeapLease<D>, AllocError> {
+        self.allocate_with(Request { owner, ..Request::new(len, stream) })
+    }
+
+    /// Memory as the request says.
+    ///
+    /// # Errors
+    /// See [`AllocError`]. Nothing has changed then.
+    pub fn allocate_with(&self, request: Request) -> Result<HeapLease<D>, AllocError> {
+        let home = self.home(request.stream);
+        match home.take(request.len, request.alignment) {
+            Some(addr) => Ok(HeapLease::block(home, addr, &request)),
+            None => self.allocate_slow(home, request),
+        }
+    }
+
+    /// Memory as the request says if there is any at hand, in a chunk or in the pool: makes no device
+    /// call whatever.
+    ///
+    /// # Errors
+    /// [`AllocError::TooLarge`]. That there is none at hand is `Ok(None)`.
+    pub fn allocate_at_hand(&self, request: Request) -> Result<Option<HeapLease<D>>, AllocError> {
+        let home = self.home(request.stream);
+        if let Some(addr) = home.take(request.len, request.alignment) {
+            return Ok(Some(HeapLease::block(home, addr, &request)));
+        }
+        let source = &self.inner.source;
+        let Some(shape) = self.shape(&home, &request) else {
+            return Ok(source.allocate_at_hand(request)?.map(HeapLease::own));
+        };
+        let chunk = self.chunk_request(&request, shape);
+        let Some(chunk) = source.allocate_at_hand(chunk)? else { return Ok(None) };
+        let placed = home.add_chunk(chunk, request.len, request.alignment);
+        Ok(placed.map(|addr| HeapLease::block(home, addr, &request)))
+    }
+
+    #[cold]
+    fn allocate_slow(
+        &self,
+        home: Arc<Home<D>>,
+        request: Request,
+    ) -> Result<HeapLease<D>, AllocError> {
+        let Some(shape) = self.shape(&home, &request) else {
+            return self.lease(request).map(HeapLease::own);
+        };
+        if home.settle()?
+            && let Some(addr) = home.take(request.len, request.alignment)
+        {
+            return Ok(HeapLease::block(home, addr, &request));
+        }
+        if let Some(chunk) = self.chunk(&request, shape)?
+            && let Some(addr) = home.add_chunk(chunk, request.len, request.alignment)
+        {
+            return Ok(HeapLease::block(home, addr, &request));
+        }
+        match self.lease(request) {
+            Err(error @ AllocError::OutOfMemory(_)) => {
+                let addr = Self::await_place(&home, &request)?.ok_or(error)?;
+                Ok(HeapLease::block(home, addr, &request))
+            }
+            result => result.map(HeapLease::own),
+        }
+    }
+
+    /// A place in the chunks that there are, after the pool had no memory: others may have released
+    /// something meanwhile, or what uses a retired block ends.
+    fn await_place(home: &Home<D>, request: &Request) -> DeviceResult<Option<u64>> {
+        loop {
+            let placed = home.take(request.len, request.alignment);
+            if placed.is_some() || !home.await_retired()? {
+                return Ok(placed);
+            }
+        }
+    }
+
+    /// The chunk that a request needs; `None` if it is to have a lease of its own.
+    fn shape(&self, home: &Home<D>, request: &Request) -> Option<ChunkShape> {
+        let shape = home.chunk_for(request.len, request.alignment)?;
+        (shape.len <= self.inner.options.chunk_len).then_some(shape)
+    }
+
+    /// A further chunk. For one that the limit leaves no room for the pool would wait and call back in
+    /// vain, while there may be memory for what is shorter.
+    fn chunk(&self, request: &Request, shape: ChunkShape) -> Result<Option<Lease<D>>, AllocError> {
+        let chunk = self.chunk_request(request, shape);
+        let has_room = self.has_room(chunk.len) || (self.trim()? > 0 && self.has_room(chunk.len));
+        if !has_room {
+            return self.inner.source.allocate_at_hand(chunk);
+        }
+        match self.lease(chunk) {
+            Ok(lease) => Ok(Some(lease)),
+            Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the limit leaves room for so many bytes beside what is in use.
+    fn has_room(&self, len: u64) -> bool {
+        let state = self.pool().shared().lock();
+        let used = state.counters.live_bytes + state.counters.retired_bytes;
+        state.budget.limit.is_none_or(|limit| used.saturating_add(len) <= limit)
+    }
+
+    fn chunk_request(&self, request: &Request, shape: ChunkShape) -> Request {
+        let HeapOptions { chunk_len: len, owner, .. } = self.inner.options;
+        Request { len, alignment: shape.alignment, stream: request.stream, owner }
+    }
+
+    /// A lease of the pool, for which the heap gives back what it does not need.
+    fn lease(&self, request: Request) -> Result<Lease<D>, AllocError> {
+        match self.inner.source.allocate(request) {
+            Err(AllocError::OutOfMemory(_)) if self.trim()? > 0 => {
+                self.inner.source.allocate(request)
+            }
+            result => result,
+        }
+    }
+
+    /// Gives all chunks without blocks back to the pool, which keeps the memory: see [`Pool::trim`].
+    /// Blocks whose uses on other streams are over count as gone. Never waits. Returns the bytes of the
+    /// chunks.
+    ///
+    /// # Errors
+    /// If the device could not be asked how far its work is.
+    pub fn trim(&self) -> DeviceResult<u64> {
+        let homes: Vec<Arc<Home<D>>> = self.inner.homes.read().values().cloned().collect();
+        homes.iter().map(|home| home.trim()).sum()
+    }
+
+    /// To be called before a stream is destroyed, in place of [`Pool::forget_stream`], which it calls.
+    /// Blocks of the stream may outlive it.
+    ///
+    /// # Errors
+    /// As [`Pool::forget_stream`]; the stream is not forgotten then.
+    pub fn forget_stream(&self, stream: StreamId) -> Result<(), PoolError> {
+        self.pool().forget_stream(stream)?;
+        let home = self.inner.homes.write().remove(&stream);
+        if let Some(home) = home {
+            home.close();
+        }
+        Ok(())
+    }
+
+    /// The sums of the figures of all streams, leases of their own left out; of `largest`, the most.
+    /// Retired blocks count as blocks.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        let homes: Vec<Arc<Home<D>>> = self.inner.homes.read().values().cloned().collect();
+        homes.iter().map(|home| home.figures()).fold(Figures::default(), |sum, one| Figures {
+            chunks: sum.chunks + one.chunks,
+            chunk_bytes: sum.chunk_bytes + one.chunk_bytes,
+            blocks: sum.blocks + one.blocks,
+            requested: sum.requested + one.requested,
+            placed: sum.placed + one.placed,
+            largest: sum.largest.max(one.largest),
+        })
+    }
+
+    fn home(&self, stream: StreamId) -> Arc<Home<D>> {
+        if let Some(home) = self.inner.homes.read().get(&stream) {
+            return home.clone();
+        }
+        let Inner { source, options, make, homes } = &*self.inner;
+        // Made before the lock is taken: it is the user's code.
+        let home = Arc::new(Home::new(source.pool().clone(), stream, options, make()));
+        homes.write().entry(stream).or_insert(home).clone()
+    }
+}
