@@ -160,6 +160,7 @@ pub(crate) fn advice(error: &ReplayError) -> String {
         }
         ReplayError::Stream(_)
         | ReplayError::Pool(_)
+        | ReplayError::PrivatePool { .. }
         | ReplayError::Device(_)
         | ReplayError::Contents { .. }
         | ReplayError::Checks(_) => error.to_string(),

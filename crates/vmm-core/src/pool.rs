@@ -181,7 +181,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// # Errors
     /// [`AllocError::TooLarge`]. That there is none at hand is `Ok(None)`.
     pub fn allocate_at_hand(&self, request: Request) -> Result<Option<Lease<D>>, AllocError> {
-        let obtained = self.obtain_at_hand(&request, |_, _| {})?;
+        let obtained = self.obtain_at_hand(GENERAL, &request, |_, _| {})?;
         Ok(obtained.map(|memory| self.lease(memory, request)))
     }
 
@@ -219,12 +219,14 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// As [`Self::obtain`]; without memory at hand `Ok(None)`.
     pub(crate) fn obtain_at_hand(
         &self,
+        pair: PairId,
         request: &Request,
         note: impl Fn(&mut State, LeaseId),
     ) -> Result<Option<Memory>, AllocError> {
         let Some(mut want) = self.handle.shared.check(request)? else {
             return Ok(Some(None));
         };
+        want.pair = pair;
         let mut state = self.handle.shared.lock();
         want.slot = state.timelines.slot(request.stream);
         let taken = state.take_at_hand(&want).map(|id| {

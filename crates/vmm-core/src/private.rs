@@ -138,6 +138,17 @@ impl<D: VirtualMemoryDevice + 'static> PrivatePool<D> {
         Ok(pool.lease(obtained, request))
     }
 
+    /// Memory that needs no device call and no wait; `None` if there is none at hand. So
+    /// [`Pool::allocate_at_hand`] does for the pool.
+    ///
+    /// # Errors
+    /// [`AllocError::TooLarge`]. That there is none at hand is `Ok(None)`.
+    pub fn allocate_at_hand(&self, request: Request) -> Result<Option<Lease<D>>, AllocError> {
+        let Tenant { pool, pair, .. } = &*self.tenant;
+        let obtained = pool.obtain_at_hand(*pair, &request, |_, _| {})?;
+        Ok(obtained.map(|memory| pool.lease(memory, request)))
+    }
+
     /// Exactly the free range of `len` bytes at `addr`: so leases can be put back where they were
     /// in memory that the private pool has had since, as the checkpoints of CUDA graph trees want.
     ///

@@ -114,7 +114,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         &self,
         request: &Request,
     ) -> Result<Option<DeviceAddr>, AllocError> {
-        let obtained = self.obtain_at_hand(request, State::name)?;
+        let obtained = self.obtain_at_hand(GENERAL, request, State::name)?;
         Ok(obtained.map(|memory| DeviceAddr(memory.map_or(0, |(_, addr)| addr))))
     }
 

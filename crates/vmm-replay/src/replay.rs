@@ -4,7 +4,7 @@ use crate::amount::Amount;
 use crate::calls::CallAccount;
 use crate::contents::{Check, CheckResult, Contents};
 use crate::result::{ReplayResult, Sample};
-use crate::schedule::{Call, MOST_STREAMS, Schedule, Slot, StreamIndex};
+use crate::schedule::{Call, MOST_STREAMS, PoolIndex, Schedule, Slot, StreamIndex};
 use crate::settings::{ReplaySettings, Upkeep};
 use crate::stopwatch::Stopwatch;
 use crate::timeline::Timeline;
@@ -14,8 +14,8 @@ use std::time::Duration;
 use vmm_core::device::AddrRange;
 use vmm_core::units::{round_down, round_up};
 use vmm_core::{
-    AllocError, Clock, DeviceError, DeviceResult, Lease, Maintenance, Owner, Pool, PoolError,
-    PoolOptions, Request, StreamId, VirtualMemoryDevice,
+    AllocError, Clock, DeviceError, DeviceResult, Lease, Maintenance, Pool, PoolError, PoolOptions,
+    PrivatePool, Request, StreamId, VirtualMemoryDevice,
 };
 use vmm_trace::DeviceTrace;
 
@@ -47,6 +47,14 @@ pub enum ReplayError {
     /// The pool could not be made.
     #[error("the pool could not be made: {0}")]
     Pool(#[from] PoolError),
+    /// A private pool of the trace could not be made.
+    #[error("private pool {pool} of the trace could not be made: {error}")]
+    PrivatePool {
+        /// Which: an index into the trace's pools.
+        pool: u16,
+        /// What the pool said.
+        error: PoolError,
+    },
     /// The device cannot make as many streams as the trace has.
     #[error("the device cannot make one more stream: {0}")]
     Stream(DeviceError),
@@ -71,9 +79,9 @@ pub enum ReplayError {
 /// The clock of `timeline` is moved to each event's time; where driver calls or waits have made the
 /// allocating thread late, it catches up in the gaps between events. What was live when the
 /// recording began is allocated before the clock starts: it counts as memory, not as driver time.
-/// An allocation that fails for want of memory is counted and its tensor never exists. Private
-/// pools of captured graphs are not kept apart. `progress` gets the number of calls made so far and
-/// of all.
+/// An allocation that fails for want of memory is counted and its tensor never exists. What the
+/// program allocated from a private pool, as captured graphs do, comes from a private pool here too
+/// ([`PrivatePool`]). `progress` gets the number of calls made so far and of all.
 ///
 /// [`ReplayResult::host_ns_per_op`] is wall-clock time around each pool call of the allocating
 /// thread, less what reading the clock takes. It contains the host time of the device calls that
@@ -162,6 +170,7 @@ where
     let streams = (0..schedule.streams).map(|index| timeline.stream(index));
     let streams = streams.collect::<Result<_, _>>().map_err(ReplayError::Stream)?;
     let mut run = Run::new(&pool, timeline.as_ref(), settings, schedule.slots, streams);
+    run.private = vec![None; trace.pools.len()];
     run.check = contents.map(|contents| Check::new(contents, schedule.slots));
     run.allocate_start(&schedule.start)?;
     let played = run.play(&schedule, settings, progress);
@@ -229,6 +238,8 @@ struct Run<'a, D: VirtualMemoryDevice + 'static, T> {
     timeline: &'a T,
     upkeep: Upkeep,
     leases: Vec<Option<Lease<D>>>,
+    /// By the trace's index; those that have no memory yet, or were given up, are not there.
+    private: Vec<Option<PrivatePool<D>>>,
     /// The device's streams, in the order of the trace's and then the lanes.
     streams: Vec<StreamId>,
     worker: Worker,
@@ -260,6 +271,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             timeline,
             upkeep: settings.upkeep,
             leases: std::iter::repeat_with(|| None).take(slots).collect(),
+            private: Vec::new(),
             streams,
             worker: Worker::new(),
             stopwatch: Stopwatch::calibrated(),
@@ -276,9 +288,13 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
 
     fn allocate_start(&mut self, start: &[Call]) -> Result<(), ReplayError> {
         for call in start {
-            if let Call::Allocate { slot, len, stream } = *call {
-                let stream = self.stream(stream);
-                self.keep(slot, self.pool.allocate(len, stream, Owner::NONE), stream)?;
+            if let Call::Allocate { slot, len, stream, pool } = *call {
+                let request = Request::new(len, self.stream(stream));
+                let lease = match self.private(pool)? {
+                    None => self.pool.allocate_with(request),
+                    Some(private) => private.allocate_with(request),
+                };
+                self.keep(slot, lease, request.stream)?;
             }
         }
         self.calls_before = self.timeline.calls();
@@ -298,11 +314,14 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         for (done, timed) in schedule.calls.iter().enumerate() {
             self.go_to(origin_ns + timed.at_ns);
             match timed.call {
-                Call::Allocate { slot, len, stream } => self.allocate(slot, len, stream)?,
+                Call::Allocate { slot, len, stream, pool } => {
+                    self.allocate(slot, len, stream, pool)?
+                }
                 Call::Release { slot } => self.release(slot)?,
                 Call::ReleaseInUse { slot, lane, end_ns } => {
                     self.release_in_use(slot, lane, origin_ns + end_ns)?;
                 }
+                Call::EndPool { pool } => self.private[usize::from(pool)] = None,
             }
             if done % CALLS_PER_REPORT == 0 {
                 progress(done, schedule.calls.len());
@@ -326,21 +345,53 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         self.timeline.advance_to(at_ns);
     }
 
-    fn allocate(&mut self, slot: Slot, len: u64, stream: StreamIndex) -> Result<(), ReplayError> {
+    fn allocate(
+        &mut self,
+        slot: Slot,
+        len: u64,
+        stream: StreamIndex,
+        pool: PoolIndex,
+    ) -> Result<(), ReplayError> {
         let request = Request::new(len, self.stream(stream));
+        let private = self.private(pool)?;
         self.operations += 1;
-        match self.stopwatch.measure(|| self.pool.allocate_at_hand(request)) {
+        let at_hand = self.stopwatch.measure(|| match &private {
+            None => self.pool.allocate_at_hand(request),
+            Some(private) => private.allocate_at_hand(request),
+        });
+        match at_hand {
             Ok(Some(lease)) => self.keep(slot, Ok(lease), request.stream),
-            Ok(None) => self.allocate_with_calls(slot, request),
+            Ok(None) => self.allocate_with_calls(slot, request, private.as_ref()),
             Err(error) => self.keep(slot, Err(error), request.stream),
         }
     }
 
+    /// The private pool of a tensor, made when it is first needed; `None` for memory for all.
+    fn private(&mut self, pool: PoolIndex) -> Result<Option<PrivatePool<D>>, ReplayError> {
+        if pool == 0 {
+            return Ok(None);
+        }
+        let place = &mut self.private[usize::from(pool)];
+        if place.is_none() {
+            let made = self.pool.private_pool();
+            *place = Some(made.map_err(|error| ReplayError::PrivatePool { pool, error })?);
+        }
+        Ok(place.clone())
+    }
+
     #[cold]
-    fn allocate_with_calls(&mut self, slot: Slot, request: Request) -> Result<(), ReplayError> {
+    fn allocate_with_calls(
+        &mut self,
+        slot: Slot,
+        request: Request,
+        private: Option<&PrivatePool<D>>,
+    ) -> Result<(), ReplayError> {
         let waited_ns = self.worker.wait(self.pool, self.timeline);
         let (now_ns, time_before) = (self.timeline.now_ns(), self.timeline.driver_time_ns());
-        let lease = self.stopwatch.measure(|| self.pool.allocate_with(request));
+        let lease = self.stopwatch.measure(|| match private {
+            None => self.pool.allocate_with(request),
+            Some(private) => private.allocate_with(request),
+        });
         let took_ns = self.timeline.driver_time_ns() - time_before;
         // A wait for the device moves the clock by itself; driver calls do not.
         let device_wait_ns = self.timeline.now_ns() - now_ns;

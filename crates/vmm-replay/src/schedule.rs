@@ -11,15 +11,20 @@ pub(crate) type Slot = u32;
 /// Index of a stream: those of the trace first, then the lanes.
 pub(crate) type StreamIndex = u16;
 
+/// Index of a pool of the trace; 0 is memory for all.
+pub(crate) type PoolIndex = u16;
+
 /// One call of the replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     /// A tensor comes into being.
-    Allocate { slot: Slot, len: u64, stream: StreamIndex },
+    Allocate { slot: Slot, len: u64, stream: StreamIndex, pool: PoolIndex },
     /// A tensor goes and its last use lies on its own stream.
     Release { slot: Slot },
     /// A tensor goes while `lane` still works with it, until `end_ns`.
     ReleaseInUse { slot: Slot, lane: StreamIndex, end_ns: u64 },
+    /// A private pool is given up.
+    EndPool { pool: PoolIndex },
 }
 
 /// A call and when it is made, in nanoseconds since the trace's first event.
@@ -50,7 +55,8 @@ impl Schedule {
     /// A request to free whose completion is the next event is a plain release. Where other events
     /// lie between, another stream was still using the tensor until then: its work becomes work on a
     /// lane, a stream that the trace does not have. A tensor whose completion was not recorded is in
-    /// use until the trace's end.
+    /// use until the trace's end. A private pool of which the recorded allocator gave memory back
+    /// had been given up by the program: before that it keeps all it has.
     ///
     /// # Panics
     /// For more than [`MOST_STREAMS`] streams.
@@ -59,7 +65,12 @@ impl Schedule {
         let start: Vec<Call> = trace
             .start_live
             .iter()
-            .map(|t| Call::Allocate { slot: slots.take(t.id), len: t.len, stream: t.stream })
+            .map(|t| Call::Allocate {
+                slot: slots.take(t.id),
+                len: t.len,
+                stream: t.stream,
+                pool: t.pool,
+            })
             .collect();
         let completions = completions(trace);
         let mut lanes = Lanes::after(trace.streams.len());
@@ -67,8 +78,8 @@ impl Schedule {
         for (i, event) in trace.events.iter().enumerate() {
             let at_ns = nanoseconds(event.time_us);
             let call = match event.kind {
-                EventKind::Alloc { id, len, stream, .. } => {
-                    Call::Allocate { slot: slots.take(id), len, stream }
+                EventKind::Alloc { id, len, stream, pool } => {
+                    Call::Allocate { slot: slots.take(id), len, stream, pool }
                 }
                 EventKind::FreeRequested { id } => {
                     let slot = slots.give_back(id);
@@ -81,14 +92,15 @@ impl Schedule {
                         Call::ReleaseInUse { slot, lane: lanes.take(at_ns, end_ns), end_ns }
                     }
                 }
-                // What the recorded allocator did with its own segments is not the pool's concern.
+                EventKind::SegmentFree { pool, .. } if pool > 0 => Call::EndPool { pool },
+                // What else the recorded allocator did with its own segments is not the pool's concern.
                 _ => continue,
             };
             calls.push(Timed { at_ns, call });
         }
         let lens = start.iter().chain(calls.iter().map(|t| &t.call)).map(|call| match *call {
             Call::Allocate { len, .. } => len,
-            Call::Release { .. } | Call::ReleaseInUse { .. } => 0,
+            Call::Release { .. } | Call::ReleaseInUse { .. } | Call::EndPool { .. } => 0,
         });
         let largest = lens.max().unwrap_or(0);
         Self { start, calls, slots: slots.count as usize, streams: lanes.count(), largest }

@@ -108,6 +108,46 @@ fn a_replay_gives_the_same_figures_every_time() {
     }
 }
 
+/// 40 MiB in pool `pool` come and go; then 40 MiB are wanted by `next`, after the events between.
+fn one_pool_then_another(pool: u16, between: &[EventKind], next: u16) -> DeviceTrace {
+    let in_pool = |id, pool| EventKind::Alloc { id, len: 40 * MIB, stream: 0, pool };
+    let mut events = vec![in_pool(0, pool), requested(0), completed(0)];
+    events.extend(between);
+    events.push(in_pool(1, next));
+    // What was queued before is over by then.
+    let timed: Vec<_> =
+        events.into_iter().enumerate().map(|(i, e)| (20_000 * i as u64, e)).collect();
+    DeviceTrace { pools: vec![(0, 0), (0, 1), (0, 2)], ..trace(&timed) }
+}
+
+#[test]
+fn memory_of_a_private_pool_serves_nobody_else() {
+    let run = |pool, between: &[EventKind], next| {
+        figures(&one_pool_then_another(pool, between, next), &limit(64 * MIB)).failures
+    };
+    assert_eq!(run(0, &[], 0), 0);
+    assert_eq!(run(0, &[], 1), 0, "idle memory of all goes to a private pool");
+    assert_eq!(run(1, &[], 1), 0);
+    assert_eq!(run(1, &[], 0), 1, "a graph may run at any time");
+    assert_eq!(run(1, &[], 2), 1);
+    let given_back = [EventKind::SegmentFree { len: 40 * MIB, pool: 1 }];
+    assert_eq!(run(1, &given_back, 0), 0, "the graph is gone");
+    assert_eq!(run(1, &given_back, 2), 0);
+    assert_eq!(run(1, &given_back, 1), 0, "a new private pool in place of the old");
+    let of_others = [EventKind::SegmentFree { len: 40 * MIB, pool: 2 }];
+    assert_eq!(run(1, &of_others, 0), 1);
+}
+
+#[test]
+fn what_lived_in_a_private_pool_before_the_recording_stays_there() {
+    let mut program = one_pool_then_another(0, &[], 1);
+    program.events.drain(..1);
+    program.start_live = vec![StartTensor { id: 0, len: 40 * MIB, stream: 0, pool: 1 }];
+    assert_eq!(figures(&program, &limit(64 * MIB)).failures, 0);
+    program.start_live[0].pool = 2;
+    assert_eq!(figures(&program, &limit(64 * MIB)).failures, 1);
+}
+
 #[test]
 fn the_worker_takes_calls_from_the_allocating_thread() {
     let trace = busy_trace();

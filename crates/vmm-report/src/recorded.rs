@@ -182,7 +182,7 @@ impl Walk<'_> {
             }
             EventKind::FreeRequested { id } => self.heap.request_free(id),
             EventKind::FreeCompleted { id } => self.heap.complete_free(id),
-            EventKind::SegmentAlloc { len, .. } | EventKind::SegmentFree { len } => {
+            EventKind::SegmentAlloc { len, .. } | EventKind::SegmentFree { len, .. } => {
                 let place = self.recorded.details.segments[self.segments_seen];
                 self.segments_seen += 1;
                 let range = place.address..place.address.saturating_add(len);
@@ -229,7 +229,7 @@ impl Walk<'_> {
         }
         let lens = trace.events.iter().filter_map(|event| match event.kind {
             EventKind::SegmentAlloc { len, .. } => Some((true, len)),
-            EventKind::SegmentFree { len } => Some((false, len)),
+            EventKind::SegmentFree { len, .. } => Some((false, len)),
             _ => None,
         });
         let steps: Vec<_> = lens.zip(&details.segments).collect();

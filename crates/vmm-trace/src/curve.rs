@@ -58,7 +58,7 @@ impl DeviceTrace {
         let changes = self.events.iter().filter_map(move |event| {
             match event.kind {
                 EventKind::SegmentAlloc { len, .. } => reserved += len,
-                EventKind::SegmentFree { len } => reserved = reserved.saturating_sub(len),
+                EventKind::SegmentFree { len, .. } => reserved = reserved.saturating_sub(len),
                 _ => return None,
             }
             Some((event.time_us, reserved))

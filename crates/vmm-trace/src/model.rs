@@ -114,6 +114,8 @@ pub enum EventKind {
     SegmentFree {
         /// Bytes.
         len: u64,
+        /// Index of the pool that they belonged to, where the file says; else 0.
+        pool: u16,
     },
     /// An allocation failed.
     Oom {

@@ -207,8 +207,8 @@ impl DeviceReader<'_> {
             }
             Action::SegmentFree | Action::SegmentUnmap => {
                 let place = self.place(index, entry)?;
-                let len = length(entry)?;
-                self.lives.segment(EventKind::SegmentFree { len }, place);
+                let (len, pool) = (length(entry)?, place.pool);
+                self.lives.segment(EventKind::SegmentFree { len, pool }, place);
             }
             Action::Oom => {
                 let len = length(entry)?;

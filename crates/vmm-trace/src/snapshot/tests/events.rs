@@ -29,7 +29,7 @@ fn a_ring_buffer_starts_mid_life() {
             (2, FreeRequested { id: 1 }),
             (2, FreeCompleted { id: 1 }),
             (2, alloc(2, 500)),
-            (10, SegmentFree { len: 20 }),
+            (10, SegmentFree { len: 20, pool: 0 }),
         ],
     );
     let start = |id, len| StartTensor { id, len, stream: 0, pool: 0 };
@@ -114,7 +114,7 @@ fn other_actions_are_kept_or_counted() {
             (0, Oom { len: 9, device_free: 4 }),
             (1, EventKind::Snapshot),
             (2, EventKind::Annotate),
-            (6, SegmentFree { len: 5 }),
+            (6, SegmentFree { len: 5, pool: 0 }),
             (7, SegmentAlloc { len: 3, stream: 0 }),
         ],
     );
@@ -137,7 +137,7 @@ fn expandable_segments_map_and_unmap() {
             (0, SegmentAlloc { len: 2 * MIB, stream: 0 }),
             (1, alloc(0, 100)),
             (2, SegmentAlloc { len: 4 * MIB, stream: 0 }),
-            (3, SegmentFree { len: 2 * MIB }),
+            (3, SegmentFree { len: 2 * MIB, pool: 0 }),
         ],
     );
     assert_eq!((device.start_reserved, device.recorded_peak_reserved_bytes()), (0, 6 * MIB));
@@ -168,7 +168,7 @@ fn pools_come_from_entries_or_from_final_segments() {
             (0, in_pool(0, 0)),
             (1, FreeRequested { id: 0 }),
             (1, FreeCompleted { id: 0 }),
-            (2, SegmentFree { len: MIB }),
+            (2, SegmentFree { len: MIB, pool: 0 }),
             (3, SegmentAlloc { len: MIB, stream: 0 }),
             (4, in_pool(1, 1)),
         ],
