@@ -49,8 +49,8 @@ pub enum RunError {
 /// What was live when the recording began is allocated before the clock starts: it counts as memory,
 /// not as driver time. Where the recorded allocator gave segments back, the program is taken to have
 /// called `torch.cuda.empty_cache`; a recording made while memory was short shows the same events for
-/// another reason. Only the models of `PyTorch` keep pools of captured graphs apart. A failed allocation is
-/// counted and its tensor never exists; before it fails, the host waits for all frees that other streams
+/// another reason. Only the models of `PyTorch` keep pools of captured graphs apart, until memory of such a
+/// pool was given back in the recording. A failed allocation is counted and its tensor never exists; before it fails, the host waits for all frees that other streams
 /// still defer. `progress` gets the number of events so far and of all.
 ///
 /// # Errors
@@ -94,8 +94,11 @@ pub fn run(
             }
             EventKind::FreeRequested { id } => run.request_free(id, completes_at_once(i, id)),
             EventKind::FreeCompleted { id } => run.complete_free(id),
-            EventKind::SegmentFree { .. } => {
-                if !was_releasing {
+            EventKind::SegmentFree { pool, .. } => {
+                if pool > 0 {
+                    run.model.end_pool(pool);
+                }
+                if !was_releasing || pool > 0 {
                     run.model.release_cached(&mut run.driver);
                 }
                 releases = true;
