@@ -112,9 +112,13 @@ fn about_causes(inspection: &Inspection, advice: &mut Vec<String>) {
                 "use fewer streams, or allocate on the stream that frees; a pool that hands memory \
                  from stream to stream needs no copy of it for each"
             }
-            (_, "other_pool") => {
+            (_, "other_pool") if inspection.graph_pools > 0 => {
                 "let captured graphs share one pool (torch.cuda.graph_pool_handle), and group \
                  small tensors"
+            }
+            (_, "other_pool") => {
+                "requests up to 1 MiB and longer ones do not share memory: group small tensors, and \
+                 empty the cache after a phase with many of them"
             }
             (_, "fenced") => {
                 "memory that a second stream uses comes back late: let the first stream wait, or \

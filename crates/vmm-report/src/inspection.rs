@@ -32,6 +32,8 @@ pub struct Inspection {
     pub duration_us: u64,
     /// Streams.
     pub streams: usize,
+    /// Pools of captured graphs, or that users made.
+    pub graph_pools: usize,
     /// The most bytes that the program held at once: no allocator needs less.
     pub peak_requested_bytes: u64,
     /// The most that its allocator held from the device; `None` where the file does not say.
@@ -145,6 +147,7 @@ impl Inspection {
             events: trace.events.len(),
             duration_us: trace.duration_us(),
             streams: trace.streams.len(),
+            graph_pools: trace.pools.len().saturating_sub(1),
             peak_requested_bytes: trace.peak_requested_bytes(),
             peak_reserved_bytes: knows_reserved.then(|| trace.recorded_peak_reserved_bytes()),
             peak,
@@ -227,5 +230,50 @@ fn in_force(settings: &[(String, String)]) -> Vec<(String, String)> {
         ("pinned_num_register_threads", "1") => false,
         (_, value) => !matches!(value, "" | "0" | "0.0" | "-1" | "False" | "None"),
     };
-    settings.iter().filter(says_something).cloned().collect()
+    let mut shown: Vec<(String, String)> = Vec::new();
+    for (key, value) in settings.iter().filter(says_something) {
+        let Some((outer, inner)) = key.split_once('.') else {
+            shown.push((key.clone(), value.clone()));
+            continue;
+        };
+        // All parts of one setting are one line, and one value where they agree.
+        let nested = || settings.iter().filter(|(key, _)| key.split('.').next() == Some(outer));
+        let agree = nested().all(|(_, other)| other == value);
+        match shown.last_mut() {
+            Some((last, _)) if last == outer && agree => {}
+            Some((last, parts)) if last == outer => {
+                parts.push_str(&format!(", {inner}: {value}"));
+            }
+            _ if agree && nested().count() > 1 => shown.push((outer.to_owned(), value.clone())),
+            _ => shown.push((outer.to_owned(), format!("{inner}: {value}"))),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_say_nothing_are_left_out_and_parts_are_one_line() {
+        let shown = |settings: &[(&str, &str)]| {
+            let owned = settings.iter().map(|&(k, v)| (k.to_owned(), v.to_owned()));
+            let shown = in_force(&owned.collect::<Vec<_>>()).into_iter();
+            shown.map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(
+            shown(&[
+                ("a", "0"),
+                ("expandable_segments", "False"),
+                ("r.1", "0"),
+                ("r.2", "4"),
+                ("z", "7")
+            ]),
+            "expandable_segments = False; r = 2: 4; z = 7"
+        );
+        assert_eq!(shown(&[("r.1", "4"), ("r.2", "4"), ("r.4", "8")]), "r = 1: 4, 2: 4, 4: 8");
+        assert_eq!(shown(&[("r.1", "4"), ("r.2", "4")]), "r = 4");
+        assert_eq!(shown(&[("r.1", "0"), ("r.2", "0")]), "");
+    }
 }

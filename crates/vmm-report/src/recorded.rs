@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use vmm_trace::{Block, BlockState, DetailedTrace, Details, DeviceTrace, Event, EventKind, Source};
 
-use crate::heap::{Heap, Kind, ROUNDING, SMALL};
+use crate::heap::{Heap, Kind};
+use crate::lengths::{Lengths, SMALL};
 
 /// Segments of `PyTorch` that serve small requests are this long, in bytes, and grow by this much.
 const SMALL_SEGMENT: u64 = 2 << 20;
@@ -31,6 +32,8 @@ pub struct Recorded<'a> {
     pub details: &'a Details,
     /// The allocator.
     pub allocator: Allocator,
+    /// How long its blocks are.
+    lengths: Lengths,
     /// Tensors that are there at the end, by id.
     kept: HashMap<u32, KeptBlock>,
 }
@@ -68,7 +71,11 @@ impl<'a> Recorded<'a> {
             Source::PyTorch if file.trace.settings.iter().any(is_own) => Allocator::Vmm,
             Source::PyTorch => Allocator::PyTorch,
         };
-        Self { trace, details, allocator, kept: kept_blocks(trace, details) }
+        let lengths = match allocator {
+            Allocator::PyTorch => Lengths::of(&file.trace.settings),
+            Allocator::Vmm | Allocator::Unknown => Lengths::default(),
+        };
+        Self { trace, details, allocator, lengths, kept: kept_blocks(trace, details) }
     }
 
     /// A walk that stands before the first event.
@@ -221,7 +228,7 @@ impl Walk<'_> {
     /// came and went.
     fn fill_start(&mut self) {
         let Recorded { trace, details, .. } = self.recorded;
-        let mut back = Heap::default();
+        let mut back = Heap::new(self.recorded.lengths.clone());
         for segment in &trace.end_segments {
             let kind = self.recorded.kind(segment.stream, segment.pool, segment.is_small);
             let range = segment.address..segment.address + segment.total_size;
@@ -245,7 +252,8 @@ impl Walk<'_> {
         for tensor in &trace.start_live {
             let address = details.addresses[tensor.id as usize];
             let kept = self.recorded.kept.get(&tensor.id);
-            let size = kept.map_or(tensor.len.next_multiple_of(ROUNDING), |block| block.size);
+            let rounded = self.recorded.lengths.rounded(tensor.len);
+            let size = kept.map_or(rounded, |block| block.size);
             self.heap.place(tensor.id, address, tensor.len, Some(size));
             if kept.is_some_and(|block| block.is_fenced) {
                 self.heap.request_free(tensor.id);
