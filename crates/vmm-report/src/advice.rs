@@ -2,8 +2,12 @@
 
 use crate::fragmentation::Level;
 use crate::inspection::{Inspection, OutOfMemory};
-use crate::recorded::Allocator;
+use crate::policies::PolicyRow;
+use crate::recorded::{Allocator, expands};
 use crate::text::{bytes, percent};
+
+/// Policies that are named in one sentence.
+const NAMED: usize = 3;
 
 /// A cause is worth advice where it takes at least this share of what is reserved.
 const WORTH_A_LINE: f64 = 0.05;
@@ -13,6 +17,8 @@ pub(crate) fn advise(inspection: &Inspection) -> Vec<String> {
     let mut advice = Vec::new();
     if let Some(oom) = inspection.ooms.first() {
         advice.push(about_failure(inspection, oom));
+    } else {
+        advice.extend(about_budgets(inspection));
     }
     about_causes(inspection, &mut advice);
     for growth in inspection.growths.iter().take(3) {
@@ -62,23 +68,48 @@ fn about_failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
             bytes(capacity),
         );
     }
-    let fitting = inspection
-        .policies
-        .iter()
-        .filter_map(|row| Some((row, row.smallest_budget_bytes?)))
+    let fitting: Vec<String> = by_budget(inspection)
+        .into_iter()
         .filter(|&(_, budget)| budget <= capacity)
-        .min_by_key(|&(_, budget)| budget);
+        .take(NAMED)
+        .map(|(row, budget)| format!("in {} under {}", bytes(budget), row.policy))
+        .collect();
     let start = format!(
         "The failure is fragmentation: {} would have sufficed, and the process could have {}.",
         bytes(needed),
         bytes(capacity)
     );
-    match fitting {
-        Some((row, budget)) => {
-            format!("{start} Under {} the program runs in {}.", row.policy, bytes(budget))
-        }
-        None => start,
+    match (fitting.is_empty(), inspection.policies.is_empty()) {
+        (false, _) => format!("{start} The program runs {}.", fitting.join("; ")),
+        (true, false) => format!("{start} None of the policies below runs it in that."),
+        (true, true) => start,
     }
+}
+
+/// Policies by the smallest limit under which they serve every request, smallest first.
+fn by_budget(inspection: &Inspection) -> Vec<(&PolicyRow, u64)> {
+    // What failed under an allocator is not served by a model of it.
+    let failed = !inspection.ooms.is_empty();
+    let rows = inspection.policies.iter().filter(|row| !(failed && row.is_recorded));
+    let mut known: Vec<_> =
+        rows.filter_map(|row| Some((row, row.smallest_budget_bytes?))).collect();
+    known.sort_by_key(|&(_, budget)| budget);
+    known
+}
+
+/// The least memory that the program runs in, where it took clearly more.
+fn about_budgets(inspection: &Inspection) -> Option<String> {
+    let reserved = inspection.peak_reserved_bytes?;
+    let (least, budget) = by_budget(inspection).into_iter().next()?;
+    (budget + reserved / 10 < reserved).then(|| {
+        format!(
+            "The program reserved {} and runs in {} under {}; the smallest budgets of other \
+             policies are listed with it.",
+            bytes(reserved),
+            bytes(budget),
+            least.policy
+        )
+    })
 }
 
 fn about_causes(inspection: &Inspection, advice: &mut Vec<String>) {
@@ -96,7 +127,7 @@ fn about_causes(inspection: &Inspection, advice: &mut Vec<String>) {
             continue;
         }
         let what = match (inspection.allocator, cause.key) {
-            (Allocator::PyTorch, "too_small") if !is_expandable(inspection) => {
+            (Allocator::PyTorch, "too_small") if !expands(&inspection.settings) => {
                 "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, so that free memory of \
                  neighbours joins; a pool that maps frames elsewhere loses none of it"
             }
@@ -137,11 +168,4 @@ fn about_causes(inspection: &Inspection, advice: &mut Vec<String>) {
             cause.title
         ));
     }
-}
-
-fn is_expandable(inspection: &Inspection) -> bool {
-    inspection.setting("expandable_segments") == Some("True")
-        || inspection
-            .setting("PYTORCH_CUDA_ALLOC_CONF")
-            .is_some_and(|conf| conf.replace(' ', "").contains("expandable_segments:True"))
 }

@@ -32,6 +32,8 @@ pub struct Recorded<'a> {
     pub details: &'a Details,
     /// The allocator.
     pub allocator: Allocator,
+    /// Whether that is `PyTorch` with expandable segments.
+    pub is_expandable: bool,
     /// How long its blocks are.
     lengths: Lengths,
     /// Tensors that are there at the end, by id.
@@ -75,7 +77,15 @@ impl<'a> Recorded<'a> {
             Allocator::PyTorch => Lengths::of(&file.trace.settings),
             Allocator::Vmm | Allocator::Unknown => Lengths::default(),
         };
-        Self { trace, details, allocator, lengths, kept: kept_blocks(trace, details) }
+        let is_expandable = allocator == Allocator::PyTorch && expands(&file.trace.settings);
+        Self {
+            trace,
+            details,
+            allocator,
+            is_expandable,
+            lengths,
+            kept: kept_blocks(trace, details),
+        }
     }
 
     /// A walk that stands before the first event.
@@ -127,6 +137,16 @@ impl<'a> Recorded<'a> {
         }
         misses
     }
+}
+
+/// Whether the settings of `PyTorch` switch expandable segments on.
+pub(crate) fn expands(settings: &[(String, String)]) -> bool {
+    let of = |key: &str| settings.iter().find(|(name, _)| name == key).map(|(_, value)| value);
+    of("expandable_segments").is_some_and(|value| value == "True")
+        || ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
+            .into_iter()
+            .filter_map(of)
+            .any(|conf| conf.replace(' ', "").contains("expandable_segments:True"))
 }
 
 /// The trace of a program that got what it asked for in vain: each failed request is served, and

@@ -96,14 +96,9 @@ impl Program {
 fn row(policy: &str, budget: u64) -> PolicyRow {
     PolicyRow {
         policy: policy.into(),
-        failures: 0,
         peak_reserved_bytes: Some(budget),
         smallest_budget_bytes: Some(budget),
-        driver_calls: None,
-        driver_time_us: None,
-        reserved: Vec::new(),
-        calls: Vec::new(),
-        worker_calls: Vec::new(),
+        ..PolicyRow::default()
     }
 }
 
@@ -111,7 +106,8 @@ fn row(policy: &str, budget: u64) -> PolicyRow {
 fn a_failure_is_explained() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = Program::that_fails().write(folder.path(), Vec::new());
-    let rows = vec![row("a large one", 9 << 30), row("a good one", 1536 * MIB)];
+    let failed = PolicyRow { is_recorded: true, ..row("the one that failed", 1500 * MIB) };
+    let rows = vec![row("a large one", 9 << 30), row("a good one", 1536 * MIB), failed];
     let found = Inspection::new(&file, 0, rows);
     assert_eq!((found.oom_count, found.ooms.len()), (1, 1));
     let oom = &found.ooms[0];
@@ -129,7 +125,7 @@ fn a_failure_is_explained() {
     assert_eq!(found.settings, [("release_lock_on_cudamalloc".into(), "True".into())]);
     let first = &found.advice[0];
     assert!(first.contains("1.46 GiB would have sufficed"), "{first}");
-    assert!(first.contains("Under a good one the program runs in 1.50 GiB"), "{first}");
+    assert!(first.contains("The program runs in 1.50 GiB under a good one."), "{first}");
     assert!(found.advice[1].contains("expandable_segments:True"), "{:?}", found.advice);
 }
 

@@ -261,6 +261,7 @@ impl Page {
         for growth in inspection.growths.iter().take(MOST_ROWS) {
             table.push(vec![
                 Cell::from(growth.name.as_str()),
+                growth.bars().into(),
                 format!("{} to {}", bytes(growth.from_bytes), bytes(growth.to_bytes)).into(),
                 format!("in {} of {} steps", growth.rises, growth.steps).into(),
                 count(growth.tensors, "tensor").into(),

@@ -146,10 +146,11 @@ pub(super) fn findings(inspection: &Inspection) -> String {
     if !inspection.growths.is_empty() {
         text.push_str("<div><h3>Grows step by step</h3>");
         text.push_str(&table(
-            &["", "from", "to", "steps", "tensors"],
+            &["", "held at least", "from", "to", "steps", "tensors"],
             inspection.growths.iter().take(MOST_ROWS).map(|growth| {
                 vec![
                     escaped(&growth.name),
+                    growth.bars(),
                     bytes(growth.from_bytes),
                     bytes(growth.to_bytes),
                     format!("{} of {}", growth.rises, growth.steps),
@@ -191,8 +192,12 @@ fn causes(inspection: &Inspection) -> String {
     rows.push(line("reserved", &|m| bytes(m.causes.reserved)));
     rows.push(line("judged by a request of", &|m| bytes(m.judged_by.bytes)));
     rows.push(line("largest like it that can be served", &|m| bytes(m.largest_servable_bytes)));
-    rows.push(line("next to find no room", &|m| {
-        m.next.as_ref().map_or_else(|| "nothing".to_owned(), |next| bytes(next.bytes))
+    rows.push(line("next to find no room", &|m| match &m.next {
+        None => "nothing".to_owned(),
+        Some(next) => {
+            let asker = next.owner.as_ref().map_or_else(String::new, |o| format!(" by {o}"));
+            escaped(&format!("{} on stream {}{asker}", bytes(next.bytes), next.stream))
+        }
     }));
     text.push_str(&table(&header, rows));
     text + "</div>"
