@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::figures::Picture;
+use crate::figures::{OWNER_COLOURS, Picture};
 use crate::inspection::{Inspection, OutOfMemory};
 use crate::moment::Moment;
 use crate::recorded::Allocator;
@@ -122,14 +122,15 @@ fn failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
 }
 
 /// Owners, causes, growth and settings.
-pub(super) fn findings(inspection: &Inspection) -> String {
+pub(super) fn findings(picture: &Picture) -> String {
+    let inspection = &picture.inspection;
     let mut text = "<div class=\"columns\"><div><h3>Held at the peak by</h3>".to_owned();
     let peak = &inspection.peak;
     text.push_str(&table(
         &["", "bytes", "share", "tensors"],
         peak.owners.iter().take(MOST_ROWS).map(|owner| {
             vec![
-                escaped(&owner.name),
+                format!("{}{}", swatch(&picture.state.owners, &owner.name), escaped(&owner.name)),
                 bytes(owner.bytes),
                 share(owner.bytes, peak.held_bytes),
                 owner.tensors.to_string(),
@@ -167,6 +168,14 @@ pub(super) fn findings(inspection: &Inspection) -> String {
         text.push_str("</div>");
     }
     text + "</div>"
+}
+
+/// The colour that an owner has in the picture of the peak.
+fn swatch(owners: &[String], name: &str) -> String {
+    let place = owners.iter().position(|owner| owner == name);
+    place.map_or_else(String::new, |place| {
+        format!("<i class=\"swatch\" style=\"background:var(--o{})\"></i>", place % OWNER_COLOURS)
+    })
 }
 
 /// The causes at the peak of what was needed, and at the moment when they hurt most.
