@@ -70,6 +70,7 @@ fn model_row(policy: &str, model: Policy, trace: &DeviceTrace) -> Option<PolicyR
         peak_reserved_bytes: Some(result.peak_reserved_bytes),
         smallest_budget_bytes: budget.ok().flatten(),
         is_recorded: false,
+        is_unchecked: !is_drawn,
         driver_calls: Some(result.driver_calls),
         driver_time_us: Some(result.driver_time_us),
         reserved: reserved(&result.curve),
@@ -128,6 +129,7 @@ fn row_of(result: &ReplayResult, smallest_budget_bytes: Option<u64>) -> PolicyRo
     PolicyRow {
         policy: "this pool".to_owned(),
         is_recorded: false,
+        is_unchecked: false,
         failures: usize::try_from(result.failures).unwrap_or(usize::MAX),
         peak_reserved_bytes: Some(result.peak_reserved_bytes),
         smallest_budget_bytes,

@@ -86,29 +86,28 @@ fn about_failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
     }
 }
 
-/// Policies by the smallest limit under which they serve every request, smallest first.
-fn by_budget(inspection: &Inspection) -> Vec<(&PolicyRow, u64)> {
+/// Policies by the smallest limit under which they serve every request, smallest first, and behind
+/// the others those that are unchecked models.
+pub(crate) fn by_budget(inspection: &Inspection) -> Vec<(&PolicyRow, u64)> {
     // What failed under an allocator is not served by a model of it.
     let failed = !inspection.ooms.is_empty();
     let rows = inspection.policies.iter().filter(|row| !(failed && row.is_recorded));
     let mut known: Vec<_> =
         rows.filter_map(|row| Some((row, row.smallest_budget_bytes?))).collect();
-    known.sort_by_key(|&(_, budget)| budget);
+    known.sort_by_key(|&(row, budget)| (row.is_unchecked, budget));
     known
 }
 
 /// The least memory that the program runs in, where it took clearly more.
 fn about_budgets(inspection: &Inspection) -> Option<String> {
     let reserved = inspection.peak_reserved_bytes?;
-    let (least, budget) = by_budget(inspection).into_iter().next()?;
-    (budget + reserved / 10 < reserved).then(|| {
-        format!(
-            "The program reserved {} and runs in {} under {}; the smallest budgets of other \
-             policies are listed with it.",
-            bytes(reserved),
-            bytes(budget),
-            least.policy
-        )
+    let known = by_budget(inspection);
+    let &(_, least) = known.first()?;
+    let named = known.iter().take(NAMED);
+    let named = named.map(|(row, budget)| format!("in {} under {}", bytes(*budget), row.policy));
+    (least + reserved / 10 < reserved).then(|| {
+        let named = named.collect::<Vec<_>>().join("; ");
+        format!("The program reserved {} and runs {named}.", bytes(reserved))
     })
 }
 

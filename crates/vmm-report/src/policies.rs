@@ -10,6 +10,9 @@ pub struct PolicyRow {
     /// Whether it is what recorded the program, or a model of that.
     #[serde(skip)]
     pub is_recorded: bool,
+    /// Whether it is a model that nothing was held against.
+    #[serde(skip)]
+    pub is_unchecked: bool,
     /// Allocations that failed under it.
     pub failures: usize,
     /// The most that it reserved when nothing limited it.

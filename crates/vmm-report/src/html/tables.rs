@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::advice::by_budget;
 use crate::figures::{OWNER_COLOURS, Picture};
 use crate::inspection::{Inspection, OutOfMemory};
 use crate::moment::Moment;
@@ -40,7 +41,8 @@ fn share(part: u64, whole: u64) -> String {
 
 /// One row for each device or rank.
 pub(super) fn ranks(pictures: &[Picture]) -> String {
-    let header = ["", "needed", "reserved", "fragmentation", "failed", "duration", "events"];
+    let header =
+        ["", "needed", "reserved", "runs in", "fragmentation", "failed", "duration", "events"];
     let rows = pictures.iter().map(|picture| {
         let inspection = &picture.inspection;
         let reserved = inspection.peak_reserved_bytes;
@@ -48,6 +50,7 @@ pub(super) fn ranks(pictures: &[Picture]) -> String {
             escaped(&inspection.name),
             bytes(inspection.peak_requested_bytes),
             reserved.map_or_else(|| "-".to_owned(), bytes),
+            least_budget(inspection),
             reserved.map_or_else(|| "-".to_owned(), |_| level(inspection.worst())),
             inspection.oom_count.to_string(),
             time(inspection.duration_us),
@@ -55,6 +58,15 @@ pub(super) fn ranks(pictures: &[Picture]) -> String {
         ]
     });
     table(&header, rows)
+}
+
+/// The smallest budget of all policies, and whose it is.
+fn least_budget(inspection: &Inspection) -> String {
+    let known = by_budget(inspection);
+    known.first().map_or_else(
+        || "-".to_owned(),
+        |(row, budget)| escaped(&format!("{} under {}", bytes(*budget), row.policy)),
+    )
 }
 
 fn level(moment: &Moment) -> String {
