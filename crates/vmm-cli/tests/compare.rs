@@ -127,7 +127,7 @@ fn a_limit_that_is_too_small_fails() {
     let failures: Vec<u64> = out
         .lines()
         .skip(1)
-        .map(|line| line.split(',').nth(14).expect("a column").parse().expect("a number"))
+        .map(|line| line.split(',').nth(15).expect("a column").parse().expect("a number"))
         .collect();
     assert!(failures[0] > 0 && failures[1] == 0, "{out}");
 }

@@ -93,7 +93,9 @@ fn a_report_holds_all_ranks_and_figures_become_files() {
         "failing (2)",
         "role=\"tab\"",
         "Out of memory",
-        "this pool: smallest budget",
+        "smallest budget",
+        "reserved by this pool",
+        "under this pool",
     ] {
         assert!(page.contains(part), "{part} is missing");
     }

@@ -7,7 +7,7 @@ use crate::policy::Policy;
 use crate::result::ModelResult;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
-use vmm_replay::{Amount, Sample};
+use vmm_replay::{Amount, Sample, Tail};
 use vmm_trace::{DeviceTrace, EventKind};
 
 /// Events between two reports of progress.
@@ -76,7 +76,7 @@ pub fn run(
         run.allocate(id, Request { len, stream, pool, now_ns: 0 });
     }
     run.driver.start_clock();
-    run.worst_ns = 0;
+    run.tail = Tail::default();
     let samples = settings.curve_samples;
     let every = samples.map(|samples| trace.events.len().div_ceil(samples.get()).max(1));
     let completes_at_once = |i: usize, id: u32| {
@@ -143,7 +143,7 @@ struct Run {
     live: u64,
     peak_live: u64,
     peak_reserved: u64,
-    worst_ns: u64,
+    tail: Tail,
     failures: u64,
     curve: Vec<Sample>,
 }
@@ -160,7 +160,7 @@ impl Run {
             live: 0,
             peak_live: 0,
             peak_reserved: 0,
-            worst_ns: 0,
+            tail: Tail::default(),
             failures: 0,
             curve: Vec::new(),
         }
@@ -175,7 +175,7 @@ impl Run {
             }
             block = self.model.allocate(&mut self.driver, request);
         }
-        self.worst_ns = self.worst_ns.max(self.driver.spent_ns);
+        self.tail.note(self.driver.spent_ns);
         let Some(block) = block else {
             self.failures += 1;
             return;
@@ -246,7 +246,8 @@ impl Run {
             driver_time_us: microseconds(total.time_ns),
             worker_driver_time_us: 0.0,
             duration_us: trace.duration_us(),
-            worst_allocation_us: microseconds(self.worst_ns),
+            tail_allocation_us: microseconds(self.tail.of_thousand()),
+            worst_allocation_us: microseconds(self.tail.worst()),
             waits: self.driver.waits,
             host_ns_per_op: None,
             failures: self.failures,

@@ -3,8 +3,9 @@
 //! In reading order: [`settings`] says what to do, [`amount`] how limits are written, [`timeline`]
 //! what a device must offer beside its calls, [`calls`] how those are counted, [`metered`] and
 //! [`paced`] how a real device comes to offer that, [`contents`] how the bytes of leases are checked,
-//! [`worker`] how the maintenance thread is modelled, [`result`] what comes out, [`budget`] how the
-//! smallest limit is searched, and [`worst`] makes traces that are hard for any pool.
+//! [`worker`] how the maintenance thread is modelled, [`tail`] what dear allocations cost, [`result`]
+//! what comes out, [`budget`] how the smallest limit is searched, and [`worst`] makes traces that are
+//! hard for any pool.
 #![forbid(unsafe_code)]
 
 pub mod amount;
@@ -21,6 +22,7 @@ pub mod result;
 mod schedule;
 pub mod settings;
 mod stopwatch;
+pub mod tail;
 pub mod timeline;
 pub mod worker;
 pub mod worst;
@@ -34,4 +36,5 @@ pub use paced::{Ground, Paced};
 pub use replay::{ReplayError, replay, replay_checked};
 pub use result::{ReplayResult, Sample};
 pub use settings::{Policy, ReplaySettings, Upkeep};
+pub use tail::Tail;
 pub use timeline::Timeline;

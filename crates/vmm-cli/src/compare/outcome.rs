@@ -133,6 +133,11 @@ impl Outcome {
         }
     }
 
+    /// Driver time that 999 of 1000 allocations did not exceed.
+    pub(crate) fn tail_us(&self) -> f64 {
+        field!(self, tail_allocation_us)
+    }
+
     pub(crate) fn worst_us(&self) -> f64 {
         field!(self, worst_allocation_us)
     }
