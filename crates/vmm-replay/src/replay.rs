@@ -318,7 +318,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             self.go_to(origin_ns + timed.at_ns);
             match timed.call {
                 Call::Allocate { slot, len, stream, pool } => {
-                    self.allocate(slot, len, stream, pool)?
+                    self.allocate(slot, len, stream, pool)?;
                 }
                 Call::Release { slot } => self.release(slot)?,
                 Call::ReleaseInUse { slot, lane, end_ns } => {

@@ -2,7 +2,6 @@
 
 use crate::fragmentation::Level;
 use crate::inspection::{Inspection, OutOfMemory};
-use crate::policies::PolicyRow;
 use crate::recorded::{Allocator, expands};
 use crate::text::{bytes, percent};
 
@@ -68,7 +67,8 @@ fn about_failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
             bytes(capacity),
         );
     }
-    let fitting: Vec<String> = by_budget(inspection)
+    let fitting: Vec<String> = inspection
+        .by_budget()
         .into_iter()
         .filter(|&(_, budget)| budget <= capacity)
         .take(NAMED)
@@ -86,22 +86,10 @@ fn about_failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
     }
 }
 
-/// Policies by the smallest limit under which they serve every request, smallest first, and behind
-/// the others those that are unchecked models.
-pub(crate) fn by_budget(inspection: &Inspection) -> Vec<(&PolicyRow, u64)> {
-    // What failed under an allocator is not served by a model of it.
-    let failed = !inspection.ooms.is_empty();
-    let rows = inspection.policies.iter().filter(|row| !(failed && row.is_recorded));
-    let mut known: Vec<_> =
-        rows.filter_map(|row| Some((row, row.smallest_budget_bytes?))).collect();
-    known.sort_by_key(|&(row, budget)| (row.is_unchecked, budget));
-    known
-}
-
 /// The least memory that the program runs in, where it took clearly more.
 fn about_budgets(inspection: &Inspection) -> Option<String> {
     let reserved = inspection.peak_reserved_bytes?;
-    let known = by_budget(inspection);
+    let known = inspection.by_budget();
     let &(_, least) = known.first()?;
     let named = known.iter().take(NAMED);
     let named = named.map(|(row, budget)| format!("in {} under {}", bytes(*budget), row.policy));

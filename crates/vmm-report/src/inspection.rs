@@ -182,6 +182,25 @@ impl Inspection {
         failed.fold(self.peak_requested_bytes, u64::max)
     }
 
+    /// Policies by the smallest limit under which they serve every request, smallest first, and behind
+    /// the others those that are unchecked models. What failed under an allocator is not served by a
+    /// model of it.
+    #[must_use]
+    pub fn by_budget(&self) -> Vec<(&PolicyRow, u64)> {
+        let failed = !self.ooms.is_empty();
+        let rows = self.policies.iter().filter(|row| !(failed && row.is_recorded));
+        let mut known: Vec<_> =
+            rows.filter_map(|row| Some((row, row.smallest_budget_bytes?))).collect();
+        known.sort_by_key(|&(row, budget)| (row.is_unchecked, budget));
+        known
+    }
+
+    /// The first of these.
+    #[must_use]
+    pub fn least_budget(&self) -> Option<(&PolicyRow, u64)> {
+        self.by_budget().into_iter().next()
+    }
+
     /// The value of a setting that is in force.
     #[must_use]
     pub fn setting(&self, key: &str) -> Option<&str> {

@@ -34,6 +34,38 @@ pub(crate) fn text(inspection: &Inspection, coloured: bool) -> String {
     page.text
 }
 
+/// One line for each device, such as the ranks of a job.
+pub(crate) fn overview(inspections: &[Inspection], coloured: bool) -> String {
+    let mut page = Page { text: String::new(), coloured };
+    let title = page.styled(&format!("all {} devices", inspections.len()), Style::new().bold());
+    page.text = format!("{title}\n");
+    let mut table = Table::default();
+    let names = ["", "needed", "reserved", "fragmentation", "failed", "smallest budget", "policy"];
+    table.push(names.map(Cell::heading).into());
+    for inspection in inspections {
+        let worst = inspection.worst();
+        let reserved = inspection.peak_reserved_bytes;
+        let failed = inspection.oom_count.to_string();
+        let least = inspection.least_budget();
+        table.push(vec![
+            Cell::from(inspection.name.as_str()),
+            bytes(inspection.peak_requested_bytes).into(),
+            reserved.map_or_else(|| Cell::faint("-"), |reserved| bytes(reserved).into()),
+            match reserved {
+                None => Cell::faint("-"),
+                Some(_) => {
+                    format!("{} {}", worst.level.name(), percent(worst.fragmentation)).into()
+                }
+            },
+            if inspection.oom_count > 0 { Cell::alarming(failed) } else { failed.into() },
+            least.map_or_else(|| Cell::faint("-"), |(_, budget)| bytes(budget).into()),
+            least.map_or_else(|| Cell::faint("-"), |(row, _)| row.policy.as_str().into()),
+        ]);
+    }
+    page.table(&table);
+    page.text
+}
+
 /// What one out-of-memory event says, in a sentence.
 fn failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
     let moment = &oom.moment;

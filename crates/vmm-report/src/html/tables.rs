@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use crate::advice::by_budget;
 use crate::figures::{OWNER_COLOURS, Picture};
 use crate::inspection::{Inspection, OutOfMemory};
 use crate::moment::Moment;
@@ -62,10 +61,9 @@ pub(super) fn ranks(pictures: &[Picture]) -> String {
 
 /// The smallest budget of all policies, and whose it is.
 fn least_budget(inspection: &Inspection) -> String {
-    let known = by_budget(inspection);
-    known.first().map_or_else(
+    inspection.least_budget().map_or_else(
         || "-".to_owned(),
-        |(row, budget)| escaped(&format!("{} under {}", bytes(*budget), row.policy)),
+        |(row, budget)| escaped(&format!("{} under {}", bytes(budget), row.policy)),
     )
 }
 
