@@ -49,7 +49,7 @@ pub enum RunError {
 /// What was live when the recording began is allocated before the clock starts: it counts as memory,
 /// not as driver time. Where the recorded allocator gave segments back, the program is taken to have
 /// called `torch.cuda.empty_cache`; a recording made while memory was short shows the same events for
-/// another reason. Only the models of `PyTorch` keep pools of captured graphs apart, until memory of such a
+/// another reason. Models that keep pools of captured graphs apart do so until memory of such a
 /// pool was given back in the recording. A failed allocation is counted and its tensor never exists; before it fails, the host waits for all frees that other streams
 /// still defer. `progress` gets the number of events so far and of all.
 ///

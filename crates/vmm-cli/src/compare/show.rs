@@ -275,6 +275,18 @@ fn remarks(outcomes: &[Vec<Outcome>]) -> String {
     let line =
         |(remark, policies): &(&str, Vec<&str>)| format!("{}: {remark}\n", policies.join(", "));
     let mut text: String = lines.iter().map(line).collect();
+    for of_trace in outcomes {
+        let mixing: Vec<&str> =
+            of_trace.iter().filter(|o| o.mixes_pools).map(Outcome::policy).collect();
+        if let Some(first) = of_trace.first().filter(|_| !mixing.is_empty()) {
+            let _ = writeln!(
+                text,
+                "{} under {}: pools of captured graphs are not kept apart, so it may need more",
+                first.trace(),
+                mixing.join(", ")
+            );
+        }
+    }
     if !text.is_empty() {
         text.push_str(NO_HOST_TIME);
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::figures::{OWNER_COLOURS, Picture};
 use crate::inspection::{Inspection, OutOfMemory};
-use crate::moment::Moment;
+use crate::moment::{Moment, Wanted};
 use crate::recorded::Allocator;
 use crate::svg::escaped;
 use crate::text::{bytes, count, percent, time};
@@ -155,7 +155,7 @@ pub(super) fn findings(picture: &Picture) -> String {
         text.push_str(&causes(inspection));
     }
     if !inspection.growths.is_empty() {
-        text.push_str("<div><h3>Grows step by step</h3>");
+        text.push_str("<div class=\"wide\"><h3>Grows step by step</h3>");
         text.push_str(&table(
             &["", "held at least", "from", "to", "steps", "tensors"],
             inspection.growths.iter().take(MOST_ROWS).map(|growth| {
@@ -188,6 +188,17 @@ fn swatch(owners: &[String], name: &str) -> String {
     })
 }
 
+/// A request, and in a smaller line who asks.
+fn asked(wanted: &Wanted) -> String {
+    let owner = wanted.owner.as_ref().map_or_else(String::new, |owner| format!(", {owner}"));
+    format!(
+        "{}<span class=\"asker\">stream {}{}</span>",
+        bytes(wanted.bytes),
+        wanted.stream,
+        escaped(&owner)
+    )
+}
+
 /// The causes at the peak of what was needed, and at the moment when they hurt most.
 fn causes(inspection: &Inspection) -> String {
     let (peak, worst) = (&inspection.peak, inspection.worst());
@@ -209,14 +220,11 @@ fn causes(inspection: &Inspection) -> String {
         }));
     }
     rows.push(line("reserved", &|m| bytes(m.causes.reserved)));
-    rows.push(line("judged by a request of", &|m| bytes(m.judged_by.bytes)));
+    rows.push(line("judged by a request of", &|m| asked(&m.judged_by)));
     rows.push(line("largest like it that can be served", &|m| bytes(m.largest_servable_bytes)));
     rows.push(line("next to find no room", &|m| match &m.next {
         None => "nothing".to_owned(),
-        Some(next) => {
-            let asker = next.owner.as_ref().map_or_else(String::new, |o| format!(" by {o}"));
-            escaped(&format!("{} on stream {}{asker}", bytes(next.bytes), next.stream))
-        }
+        Some(next) => asked(next),
     }));
     text.push_str(&table(&header, rows));
     text + "</div>"

@@ -25,6 +25,7 @@ function timeStep(span, marks) {
 }
 function markText(us, step) {
   if (us === 0) return "0";
+  if (us < 1e3) return `${us} µs`;
   if (step >= 1e6) return `${us / 1e6} s`;
   if (us >= 1e6) return `${(us / 1e6).toFixed(Math.max(0, 6 - Math.floor(Math.log10(step))))} s`;
   return step >= 1e3 ? `${us / 1e3} ms` : `${(us / 1e3).toFixed(step >= 100 ? 1 : 3)} ms`;
