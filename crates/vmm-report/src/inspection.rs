@@ -1,7 +1,7 @@
 //! All that is said about one device of a file.
 
 use serde::Serialize;
-use vmm_trace::{DetailedTrace, EventKind};
+use vmm_trace::{DetailedTrace, DeviceTrace, EventKind};
 
 use crate::advice::advise;
 use crate::growth::{Growth, growths};
@@ -36,6 +36,9 @@ pub struct Inspection {
     pub graph_pools: usize,
     /// The most bytes that the program held at once: no allocator needs less.
     pub peak_requested_bytes: u64,
+    /// The same with all that pools of captured graphs have had: a graph may run at any time, so no
+    /// allocator gives it to others.
+    pub peak_with_graphs_bytes: u64,
     /// The most that its allocator held from the device; `None` where the file does not say.
     pub peak_reserved_bytes: Option<u64>,
     /// When most was held.
@@ -149,6 +152,7 @@ impl Inspection {
             streams: trace.streams.len(),
             graph_pools: trace.pools.len().saturating_sub(1),
             peak_requested_bytes: trace.peak_requested_bytes(),
+            peak_with_graphs_bytes: peak_with_graphs(trace),
             peak_reserved_bytes: knows_reserved.then(|| trace.recorded_peak_reserved_bytes()),
             peak,
             reserved_peak,
@@ -238,6 +242,47 @@ impl Stops {
         counts.dedup();
         Self { counts, ooms, oom_count }
     }
+}
+
+/// The most bytes that were live at once, where pools of graphs count with the most that they have had
+/// since they were made. Memory that was given back says that a pool was given up.
+fn peak_with_graphs(trace: &DeviceTrace) -> u64 {
+    /// What is live in a pool, and what it keeps.
+    #[derive(Clone, Copy, Default)]
+    struct Pool {
+        live: u64,
+        kept: u64,
+    }
+    let mut pools = vec![Pool::default(); trace.pools.len().max(1)];
+    let mut place = vec![(0, 0); trace.tensor_count as usize];
+    let (mut sum, mut peak) = (0, 0);
+    let mut change = |pool: u16, live: &dyn Fn(u64) -> u64, ends: bool| {
+        let place = &mut pools[usize::from(pool)];
+        sum -= place.kept;
+        place.live = live(place.live);
+        place.kept = if pool == 0 || ends { place.live } else { place.kept.max(place.live) };
+        sum += place.kept;
+        peak = peak.max(sum);
+    };
+    for tensor in &trace.start_live {
+        place[tensor.id as usize] = (tensor.pool, tensor.len);
+        change(tensor.pool, &|live| live + tensor.len, false);
+    }
+    for event in &trace.events {
+        match event.kind {
+            EventKind::Alloc { id, len, pool, .. } => {
+                place[id as usize] = (pool, len);
+                change(pool, &|live| live + len, false);
+            }
+            EventKind::FreeCompleted { id } => {
+                let (pool, len) = place[id as usize];
+                change(pool, &|live| live - len, false);
+            }
+            EventKind::SegmentFree { pool, .. } if pool > 0 => change(pool, &|live| live, true),
+            _ => {}
+        }
+    }
+    peak
 }
 
 /// Settings that say something: the long list of zeros that every file has is left out.

@@ -280,12 +280,28 @@ fn memory_of_a_graph_is_in_another_pool() {
     let file = program.write(folder.path(), Vec::new());
     let found = Inspection::new(&file, 0, Vec::new());
     assert_eq!(found.graph_pools, 1);
+    // At once 400 MiB were live, and then 150 beside 400 that the graph keeps.
+    assert_eq!(found.peak_requested_bytes, 400 * MIB);
+    assert_eq!(found.peak_with_graphs_bytes, 550 * MIB);
     let moment = &found.ooms[0].moment;
     assert_eq!((moment.causes.other_pool, moment.causes.too_small), (400 * MIB, 50 * MIB));
     assert_eq!((moment.largest_free_bytes, moment.largest_servable_bytes), (400 * MIB, 50 * MIB));
     let about_pools = found.advice.iter().find(|advice| advice.contains("another pool"));
     let about_pools = about_pools.expect("it is most of what is free");
     assert!(about_pools.contains("graph_pool_handle"), "{about_pools}");
+
+    // Given back before, it is nobody's.
+    let mut program = Program::default();
+    program.entry_in(graph, Action::SegmentAlloc, BASE, 400 * MIB, "", 0);
+    program.entry_in(graph, Action::Alloc, BASE, 400 * MIB, "capture", 5);
+    program.entry_in(graph, Action::FreeRequested, BASE, 400 * MIB, "", 0);
+    program.entry_in(graph, Action::FreeCompleted, BASE, 400 * MIB, "", 0);
+    program.entry_in(graph, Action::SegmentFree, BASE, 400 * MIB, "", 0);
+    program.entry(Action::SegmentAlloc, BASE + (4 << 30), 200 * MIB, "", 0);
+    program.alloc(BASE + (4 << 30), 150 * MIB, "forward", 42);
+    let file = program.write(folder.path(), Vec::new());
+    let found = Inspection::new(&file, 0, Vec::new());
+    assert_eq!(found.peak_with_graphs_bytes, 400 * MIB);
 
     // Seen by the graph, the other memory is in another pool.
     let mut program = Program::default();

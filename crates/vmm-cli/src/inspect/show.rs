@@ -157,22 +157,24 @@ impl Page {
             time(inspection.duration_us),
             count(inspection.streams as u64, "stream"),
         );
-        let needed = bytes(inspection.peak_requested_bytes);
+        let (needed, when) =
+            (bytes(inspection.peak_requested_bytes), time(inspection.peak.time_us));
+        let mut needed = format!("needed {needed} at {when}");
+        if inspection.peak_with_graphs_bytes > inspection.peak_requested_bytes {
+            let with = bytes(inspection.peak_with_graphs_bytes);
+            let _ = write!(needed, " ({with} with what pools of captured graphs keep)");
+        }
         match inspection.peak_reserved_bytes {
-            None => self.line(&format!("needed {needed} at {}", time(inspection.peak.time_us))),
+            None => self.line(&needed),
             Some(reserved) => {
                 #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
                 let ratio = reserved as f64 / inspection.peak_requested_bytes.max(1) as f64;
                 let ratio = if inspection.peak_requested_bytes == 0 {
                     String::new()
                 } else {
-                    format!(", {ratio:.2} times that")
+                    format!(", {ratio:.2} times what was needed")
                 };
-                self.line(&format!(
-                    "needed {needed} at {}, reserved {}{ratio}",
-                    time(inspection.peak.time_us),
-                    bytes(reserved)
-                ));
+                self.line(&format!("{needed}, reserved {}{ratio}", bytes(reserved)));
             }
         }
     }

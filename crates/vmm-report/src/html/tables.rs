@@ -84,6 +84,10 @@ pub(super) fn summary(inspection: &Inspection) -> String {
         bytes(inspection.peak_requested_bytes),
         time(inspection.peak.time_us),
     );
+    if inspection.peak_with_graphs_bytes > inspection.peak_requested_bytes {
+        let with = bytes(inspection.peak_with_graphs_bytes);
+        let _ = write!(text, " (<b>{with}</b> with what pools of captured graphs keep)");
+    }
     if let Some(reserved) = inspection.peak_reserved_bytes {
         let _ = write!(
             text,
