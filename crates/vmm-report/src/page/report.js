@@ -19,7 +19,7 @@ function time(us) {
   return us < 1e3 ? `${us.toFixed(0)} µs` : us < 1e6 ? `${(us / 1e3).toFixed(2)} ms` : `${(us / 1e6).toFixed(3)} s`;
 }
 // Marks: powers of two for bytes, 1, 2 or 5 times a power of ten for times.
-function byteStep(most) { let step = 1; while (most / step > 5) step *= 2; return step; }
+function byteStep(most) { let step = 1; while (most / step > 6) step *= 2; return step; }
 function timeStep(span, marks) {
   for (let step = 1; ; step *= 10) for (const f of [1, 2, 5]) if (span / (step * f) <= marks) return step * f;
 }
@@ -31,11 +31,11 @@ function markText(us, step) {
   return step >= 1e3 ? `${us / 1e3} ms` : `${(us / 1e3).toFixed(step >= 100 ? 1 : 3)} ms`;
 }
 
-// A mark of bytes, with as many digits as tell it from the next.
-function markBytes(n, step) {
+// A mark of bytes, with as many digits as it takes to be exact, four at most.
+function markBytes(n) {
   if (n === 0) return "0";
   const [unit, name] = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]].find(([unit]) => n >= unit);
-  for (let digits = 0; ; digits++) if (digits === 4 || step / unit * 10 ** digits >= 0.999) return `${+(n / unit).toFixed(digits)} ${name}`;
+  return `${+(n / unit).toFixed(4)} ${name}`;
 }
 function level(share) { return share < 0.1 ? "low" : share < 0.3 ? "medium" : share < 0.6 ? "high" : "severe"; }
 
@@ -113,7 +113,8 @@ class Device {
     this.redraw();
   }
   showAddresses(a0, a1) {
-    const all = this.map.len, span = Math.min(Math.max(a1 - a0, Math.min(4096, all)), all);
+    // A few rows of the map at least: there is nothing to see in a part of one.
+    const all = this.map.len, span = Math.min(Math.max(a1 - a0, all / this.map.rows * 8), all);
     this.a0 = Math.min(Math.max(a0, 0), all - span);
     this.a1 = this.a0 + span;
     this.redraw();
@@ -246,7 +247,7 @@ class Chart {
     for (let mark = Math.ceil(least / unit) * unit; mark <= this.most; mark += unit) {
       const y = Math.round(this.y(mark)) + 0.5;
       g.beginPath(); g.moveTo(LEFT, y); g.lineTo(this.width - RIGHT, y); g.stroke();
-      g.fillText(markBytes(mark, unit), LEFT - 6, y);
+      g.fillText(markBytes(mark), LEFT - 6, y);
     }
     const step = timeStep(device.t1 - device.t0, Math.max(2, Math.floor(this.inner / 90)));
     g.textAlign = "center"; g.textBaseline = "top";
@@ -320,15 +321,17 @@ class Chart {
     this.axes(device.a1 === len ? len * 1.02 : device.a1, device.a0);
     const free = rgb(color("free")), full = rgb(color("full"));
     const shades = Array.from({ length: 11 }, (_, level) => `rgb(${free.map((c, k) => Math.round(c + (full[k] - c) * Math.max(0, level - 1) / 9)).join()})`);
-    const rowLen = Math.max(1, Math.ceil(len / rows)), edge = row => this.y(Math.min(row * rowLen, len));
+    const rowLen = Math.max(1, Math.ceil(len / rows)), dense = window.devicePixelRatio || 1;
+    // Whole dots, or seams would be seen between cells.
+    const dot = place => Math.round(place * dense) / dense, edge = row => dot(this.y(Math.min(row * rowLen, len)));
     const low = Math.floor(device.a0 / rowLen), high = Math.min(rows, Math.ceil(device.a1 / rowLen));
     for (let column = Math.max(0, after(t, device.t0) - 1); column < t.length && t[column] <= device.t1; column++) {
-      const from = this.x(t[column]), to = column + 1 < t.length ? this.x(t[column + 1]) : this.x(device.end);
+      const from = dot(this.x(t[column])), to = dot(this.x(column + 1 < t.length ? t[column + 1] : device.end)), width = Math.max(to - from, 1 / dense);
       for (let row = low; row < high;) {
         const level = cells[column * rows + row];
         let end = row + 1;
         while (end < high && cells[column * rows + end] === level) end++;
-        if (level) { g.fillStyle = shades[level]; g.fillRect(from, edge(end), to - from + 0.4, edge(row) - edge(end) + 0.3); }
+        if (level) { g.fillStyle = shades[level]; g.fillRect(from, edge(end), width, Math.max(edge(row) - edge(end), 1 / dense)); }
         row = end;
       }
     }
