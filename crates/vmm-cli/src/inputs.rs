@@ -1,5 +1,6 @@
 //! From the command line's paths to trace files.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,18 @@ pub(crate) fn trace_files(input: &Path) -> Result<Vec<PathBuf>, String> {
         ));
     }
     Ok(files)
+}
+
+/// Numbers names that come again: files of one name in several folders, as the ranks of a job write them.
+pub(crate) fn tell_apart<'a>(names: impl Iterator<Item = &'a mut String>) {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    for name in names {
+        let count = seen.entry(name.clone()).or_default();
+        *count += 1;
+        if *count > 1 {
+            *name = format!("{name} ({count})");
+        }
+    }
 }
 
 fn folder(dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -56,6 +69,13 @@ mod tests {
         let names: Vec<_> =
             files.iter().map(|f| f.file_name().unwrap().to_str().unwrap()).collect();
         assert_eq!(names, ["a.csv", "b.pickle.gz", "c.pickle"]);
+    }
+
+    #[test]
+    fn names_that_come_again_get_numbers() {
+        let mut names = ["run", "other", "run", "run"].map(str::to_owned);
+        tell_apart(names.iter_mut());
+        assert_eq!(names, ["run", "other", "run (2)", "run (3)"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `vmm report`.
 
 use crate::exit::Exit;
-use crate::inputs::trace_files;
+use crate::inputs::{tell_apart, trace_files};
 use crate::inspect::read;
 use crate::options::{FigureFormat, ReportOptions};
 use crate::policies::policies;
@@ -36,7 +36,7 @@ pub(crate) fn run(options: &ReportOptions, terminal: Terminal) -> Exit {
     if pictures.is_empty() {
         return exit;
     }
-    tell_apart(&mut pictures);
+    tell_apart(pictures.iter_mut().map(|picture| &mut picture.inspection.name));
     if let Some(output) = &options.output {
         let title = match &pictures[..] {
             [one] => format!("GPU memory of {}", one.inspection.name),
@@ -69,17 +69,6 @@ fn draw(file: &DetailedTrace, options: &ReportOptions, shows_progress: bool) -> 
         Picture::new(file, index, rows, limit)
     };
     (0..file.trace.devices.len()).map(draw_one).collect()
-}
-
-/// Files of one name in several folders, as jobs write them, get numbers.
-fn tell_apart(pictures: &mut [Picture]) {
-    let names: Vec<String> = pictures.iter().map(|p| p.inspection.name.clone()).collect();
-    for (index, picture) in pictures.iter_mut().enumerate() {
-        let earlier = names[..index].iter().filter(|name| **name == names[index]).count();
-        if earlier > 0 {
-            picture.inspection.name = format!("{} ({})", names[index], earlier + 1);
-        }
-    }
 }
 
 fn write_figures(folder: &Path, pictures: &[Picture], format: FigureFormat) -> Result<(), String> {

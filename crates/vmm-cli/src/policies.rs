@@ -4,9 +4,10 @@ use crate::device::replay_on_mock;
 use crate::progress::Progress;
 use std::num::NonZeroUsize;
 use vmm_mock::CostModel;
-use vmm_models::{Policy, RunError, RunSettings, TorchOptions};
+use vmm_models::{Fidelity, Policy, RunError, RunSettings, TorchOptions};
 use vmm_replay::{
-    Amount, CallAccount, ReplayResult, ReplaySettings, if_it_works, smallest_multiple,
+    Amount, CallAccount, OpCalls, ReplayResult, ReplaySettings, Sample, if_it_works,
+    smallest_multiple,
 };
 use vmm_report::{Allocator, PolicyRow, Recorded, with_failures_served};
 use vmm_trace::DeviceTrace;
@@ -24,14 +25,26 @@ pub(crate) fn policies(
     let mut rows: Vec<PolicyRow> = recorded_row(recorded).into_iter().collect();
     let trace = with_failures_served(recorded);
     rows.extend(pool_row(name, &trace, shows_progress));
-    // Those that most people can choose by a setting; `vmm compare` has others.
+    // Those that people choose by a setting of PyTorch; `vmm compare` has others.
+    let plain = TorchOptions::default();
+    let split = TorchOptions { max_split_size: Some(128 << 20), ..plain };
+    let rounded = TorchOptions { roundup_power2_divisions: 4, ..plain };
     let models = [
-        ("PyTorch native, modelled", Policy::Native(TorchOptions::default())),
-        ("PyTorch expandable segments, modelled", Policy::Expandable(TorchOptions::default())),
+        ("PyTorch native, modelled", Policy::Native(plain)),
+        ("PyTorch expandable segments, modelled", Policy::Expandable(plain)),
+        ("PyTorch max_split_size_mb:128, unchecked model", Policy::Native(split)),
+        ("PyTorch roundup_power2_divisions:4, unchecked model", Policy::Native(rounded)),
+        ("cudaMallocAsync, unchecked model", Policy::Async),
     ];
     let models = models.into_iter().filter_map(|(policy, model)| {
         let _progress = Progress::begin(format!("{policy} on {name}"), shows_progress);
-        model_row(policy, model, &trace)
+        let is_recorded = recorded.allocator == Allocator::PyTorch
+            && match model {
+                Policy::Native(options) => !recorded.is_expandable && options == plain,
+                Policy::Expandable(_) => recorded.is_expandable,
+                _ => false,
+            };
+        Some(PolicyRow { is_recorded, ..model_row(policy, model, &trace)? })
     });
     rows.extend(models);
     rows
@@ -40,7 +53,12 @@ pub(crate) fn policies(
 /// A model of another allocator, likewise.
 fn model_row(policy: &str, model: Policy, trace: &DeviceTrace) -> Option<PolicyRow> {
     let run = |settings: &RunSettings| vmm_models::run(trace, &model, settings, &mut |_, _| ());
-    let result = run(&RunSettings::default()).ok()?;
+    // Lines and bars are for those that are known to be right.
+    let (fidelity, _) = model.fidelity();
+    let is_drawn = fidelity != Fidelity::Unchecked;
+    let curve_samples = is_drawn.then_some(CURVE_SAMPLES);
+    let result = run(&RunSettings { curve_samples, ..RunSettings::default() }).ok()?;
+    let made = result.device_calls.made().filter(|_| is_drawn);
     let budget = smallest_multiple(|multiple| {
         let limit = Some(Amount::OfPeak(multiple));
         let result = run(&RunSettings { limit, stop_at_failure: true, ..RunSettings::default() })?;
@@ -51,12 +69,22 @@ fn model_row(policy: &str, model: Policy, trace: &DeviceTrace) -> Option<PolicyR
         failures: usize::try_from(result.failures).unwrap_or(usize::MAX),
         peak_reserved_bytes: Some(result.peak_reserved_bytes),
         smallest_budget_bytes: budget.ok().flatten(),
+        is_recorded: false,
+        is_unchecked: !is_drawn,
         driver_calls: Some(result.driver_calls),
         driver_time_us: Some(result.driver_time_us),
-        reserved: Vec::new(),
-        calls: Vec::new(),
+        reserved: reserved(&result.curve),
+        calls: made.map(|(call, calls)| by_name(call.name(), calls)).collect(),
         worker_calls: Vec::new(),
     })
+}
+
+/// What was reserved, less the points at which it stayed the same.
+fn reserved(curve: &[Sample]) -> Vec<(u64, u64)> {
+    let mut points: Vec<(u64, u64)> =
+        curve.iter().map(|sample| (sample.time_us, sample.reserved_bytes)).collect();
+    points.dedup_by_key(|&mut (_, bytes)| bytes);
+    points
 }
 
 fn recorded_row(recorded: &Recorded<'_>) -> Option<PolicyRow> {
@@ -68,14 +96,10 @@ fn recorded_row(recorded: &Recorded<'_>) -> Option<PolicyRow> {
     };
     (peak > 0).then(|| PolicyRow {
         policy: policy.to_owned(),
+        is_recorded: true,
         failures: recorded.details.ooms.len(),
         peak_reserved_bytes: Some(peak),
-        smallest_budget_bytes: None,
-        driver_calls: None,
-        driver_time_us: None,
-        reserved: Vec::new(),
-        calls: Vec::new(),
-        worker_calls: Vec::new(),
+        ..PolicyRow::default()
     })
 }
 
@@ -102,26 +126,26 @@ fn pool_row(name: &str, trace: &DeviceTrace, shows_progress: bool) -> Option<Pol
 }
 
 fn row_of(result: &ReplayResult, smallest_budget_bytes: Option<u64>) -> PolicyRow {
-    let curve = result.curve.iter().map(|sample| (sample.time_us, sample.reserved_bytes));
-    let mut reserved: Vec<(u64, u64)> = curve.collect();
-    reserved.dedup_by_key(|&mut (_, bytes)| bytes);
     PolicyRow {
         policy: "this pool".to_owned(),
+        is_recorded: false,
+        is_unchecked: false,
         failures: usize::try_from(result.failures).unwrap_or(usize::MAX),
         peak_reserved_bytes: Some(result.peak_reserved_bytes),
         smallest_budget_bytes,
         driver_calls: Some(result.driver_calls),
         driver_time_us: Some(result.driver_time_us),
-        reserved,
-        calls: by_name(&result.device_calls),
-        worker_calls: by_name(&result.worker_device_calls),
+        reserved: reserved(&result.curve),
+        calls: calls_of(&result.device_calls),
+        worker_calls: calls_of(&result.worker_device_calls),
     }
 }
 
+fn calls_of(account: &CallAccount) -> Vec<(String, u64, f64)> {
+    account.made().map(|(op, calls)| by_name(op.name(), calls)).collect()
+}
+
 #[expect(clippy::cast_precision_loss, reason = "below 2^53 ns, 104 days, nothing is lost")]
-fn by_name(account: &CallAccount) -> Vec<(String, u64, f64)> {
-    account
-        .made()
-        .map(|(op, calls)| (op.name().to_owned(), calls.count, calls.time_ns as f64 / 1e3))
-        .collect()
+fn by_name(name: &str, calls: OpCalls) -> (String, u64, f64) {
+    (name.to_owned(), calls.count, calls.time_ns as f64 / 1e3)
 }

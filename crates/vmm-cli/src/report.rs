@@ -173,6 +173,7 @@ mod tests {
             driver_time_us: 1_234.567 * scale,
             worker_driver_time_us: 20_000.0 * scale,
             duration_us: 2_834_922,
+            tail_allocation_us: 45.6 * scale,
             worst_allocation_us: 456.7 * scale,
             waits: 0,
             host_ns_per_op: 98.76,

@@ -3,6 +3,8 @@
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use vmm_trace::Action;
+use vmm_trace::write::{Entry, Snapshot, write_file};
 
 /// Policies of which the repository's smallest trace is replayed in no time.
 const SOME: &str = "vmm:limit=1.10x,native,native:max_split_size=128MiB,expandable,async,\
@@ -127,9 +129,50 @@ fn a_limit_that_is_too_small_fails() {
     let failures: Vec<u64> = out
         .lines()
         .skip(1)
-        .map(|line| line.split(',').nth(14).expect("a column").parse().expect("a number"))
+        .map(|line| line.split(',').nth(15).expect("a column").parse().expect("a number"))
         .collect();
     assert!(failures[0] > 0 && failures[1] == 0, "{out}");
+}
+
+/// 40 MiB come and go in the pool of a graph, then 40 MiB are wanted outside.
+fn program_with_a_graph(path: &Path) {
+    const BYTES: u64 = 40 << 20;
+    let entry = |time_us, action, addr, pool| Entry {
+        action,
+        addr,
+        size: BYTES,
+        stream: 0,
+        time_us,
+        pool,
+        frames: Vec::new(),
+    };
+    let (graph, all) = ((0, 1), (0, 0));
+    let entries = vec![
+        entry(0, Action::Alloc, 1 << 40, graph),
+        entry(20_000, Action::FreeRequested, 1 << 40, graph),
+        entry(20_000, Action::FreeCompleted, 1 << 40, graph),
+        entry(40_000, Action::Alloc, 1 << 41, all),
+    ];
+    let snapshot = Snapshot { device_traces: vec![entries], ..Snapshot::default() };
+    write_file(path, &snapshot).expect("writable");
+}
+
+#[test]
+fn who_keeps_the_pools_of_graphs_apart_needs_more() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("graph.pickle");
+    program_with_a_graph(&path);
+    let path = path.to_str().expect("UTF-8");
+    let table = compared(&[path, "--policy", "vmm,native,expandable,async,rmm-pool"]);
+    let remark = "graph under async, rmm-pool: pools of captured graphs are not kept apart";
+    assert!(table.contains(remark), "{table}");
+    let json = compared(&[path, "--policy", "vmm,native,expandable,cudamalloc", "--json"]);
+    let budgets: Vec<u64> =
+        parsed(&json).iter().map(|o| o["budget_bytes"].as_u64().expect("a number") >> 20).collect();
+    assert!(budgets[..3].iter().all(|mib| (80..90).contains(mib)), "{budgets:?}");
+    assert_eq!(budgets[3], 40);
+    let plain = compared(&["frag_grow.pickle.gz", "--policy", "rmm-pool", "--no-budget"]);
+    assert!(!plain.contains("captured graphs"), "{plain}");
 }
 
 #[test]

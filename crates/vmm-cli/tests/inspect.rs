@@ -60,6 +60,23 @@ fn json_says_the_same() {
 }
 
 #[test]
+fn several_devices_are_set_side_by_side() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    failing_program(folder.path());
+    let output = vmm(folder.path(), &["inspect", "failing.pickle", "failing.pickle"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    let (_, overview) = shown.split_once("all 2 devices").expect("behind the devices");
+    let rows: Vec<Vec<&str>> =
+        overview.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][..3], ["failing", "400", "MiB"], "{overview}");
+    assert_eq!(rows[1][..4], ["failing", "(2)", "400", "MiB"]);
+    assert_eq!(rows[0][rows[0].len() - 5..], ["1", "900", "MiB", "this", "pool"]);
+    let alone = vmm(folder.path(), &["inspect", "failing.pickle", "--no-replay"]);
+    assert!(!text(&alone.stdout).contains("all 1 devices"));
+}
+
+#[test]
 fn bad_input_is_named_and_the_rest_is_shown() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     failing_program(folder.path());
@@ -93,7 +110,9 @@ fn a_report_holds_all_ranks_and_figures_become_files() {
         "failing (2)",
         "role=\"tab\"",
         "Out of memory",
-        "this pool: smallest budget",
+        "smallest budget",
+        "reserved by this pool",
+        "under this pool",
     ] {
         assert!(page.contains(part), "{part} is missing");
     }

@@ -83,6 +83,11 @@ impl ModelCalls {
         self.calls[call as usize]
     }
 
+    /// What was called, in the order of [`Call::ALL`].
+    pub fn made(&self) -> impl Iterator<Item = (Call, OpCalls)> + '_ {
+        Call::ALL.into_iter().zip(self.calls).filter(|(_, calls)| calls.count > 0)
+    }
+
     /// All calls together.
     #[must_use]
     pub fn total(&self) -> OpCalls {
@@ -96,10 +101,8 @@ impl ModelCalls {
 impl Serialize for ModelCalls {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        for call in Call::ALL {
-            if self.of(call).count > 0 {
-                map.serialize_entry(call.name(), &self.of(call))?;
-            }
+        for (call, calls) in self.made() {
+            map.serialize_entry(call.name(), &calls)?;
         }
         map.end()
     }

@@ -37,6 +37,10 @@ pub(crate) trait Model {
     /// Takes a block back.
     fn release(&mut self, driver: &mut Driver, release: Release);
 
+    /// Takes note that the program has destroyed the graphs of a pool, so that its memory may go.
+    /// Models that do not keep pools apart have nothing to note.
+    fn end_pool(&mut self, _pool: u16) {}
+
     /// Gives cached memory back to the driver, as `torch.cuda.empty_cache` does.
     fn release_cached(&mut self, driver: &mut Driver);
 

@@ -94,6 +94,13 @@ impl Policy {
         }
     }
 
+    /// Whether the model keeps the pools of captured graphs apart. A program under one that does not
+    /// may need more than the model says.
+    #[must_use]
+    pub fn keeps_pools_apart(&self) -> bool {
+        matches!(self, Self::Native(_) | Self::Expandable(_))
+    }
+
     /// A fresh model.
     pub(crate) fn model(&self, limit: Option<u64>, costs: &Costs) -> Box<dyn Model> {
         match *self {

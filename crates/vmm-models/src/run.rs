@@ -7,7 +7,7 @@ use crate::policy::Policy;
 use crate::result::ModelResult;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
-use vmm_replay::{Amount, Sample};
+use vmm_replay::{Amount, Sample, Tail};
 use vmm_trace::{DeviceTrace, EventKind};
 
 /// Events between two reports of progress.
@@ -49,8 +49,8 @@ pub enum RunError {
 /// What was live when the recording began is allocated before the clock starts: it counts as memory,
 /// not as driver time. Where the recorded allocator gave segments back, the program is taken to have
 /// called `torch.cuda.empty_cache`; a recording made while memory was short shows the same events for
-/// another reason. Only the models of `PyTorch` keep pools of captured graphs apart. A failed allocation is
-/// counted and its tensor never exists; before it fails, the host waits for all frees that other streams
+/// another reason. Models that keep pools of captured graphs apart do so until memory of such a
+/// pool was given back in the recording. A failed allocation is counted and its tensor never exists; before it fails, the host waits for all frees that other streams
 /// still defer. `progress` gets the number of events so far and of all.
 ///
 /// # Errors
@@ -76,7 +76,7 @@ pub fn run(
         run.allocate(id, Request { len, stream, pool, now_ns: 0 });
     }
     run.driver.start_clock();
-    run.worst_ns = 0;
+    run.tail = Tail::default();
     let samples = settings.curve_samples;
     let every = samples.map(|samples| trace.events.len().div_ceil(samples.get()).max(1));
     let completes_at_once = |i: usize, id: u32| {
@@ -94,8 +94,11 @@ pub fn run(
             }
             EventKind::FreeRequested { id } => run.request_free(id, completes_at_once(i, id)),
             EventKind::FreeCompleted { id } => run.complete_free(id),
-            EventKind::SegmentFree { .. } => {
-                if !was_releasing {
+            EventKind::SegmentFree { pool, .. } => {
+                if pool > 0 {
+                    run.model.end_pool(pool);
+                }
+                if !was_releasing || pool > 0 {
                     run.model.release_cached(&mut run.driver);
                 }
                 releases = true;
@@ -140,7 +143,7 @@ struct Run {
     live: u64,
     peak_live: u64,
     peak_reserved: u64,
-    worst_ns: u64,
+    tail: Tail,
     failures: u64,
     curve: Vec<Sample>,
 }
@@ -157,7 +160,7 @@ impl Run {
             live: 0,
             peak_live: 0,
             peak_reserved: 0,
-            worst_ns: 0,
+            tail: Tail::default(),
             failures: 0,
             curve: Vec::new(),
         }
@@ -172,7 +175,7 @@ impl Run {
             }
             block = self.model.allocate(&mut self.driver, request);
         }
-        self.worst_ns = self.worst_ns.max(self.driver.spent_ns);
+        self.tail.note(self.driver.spent_ns);
         let Some(block) = block else {
             self.failures += 1;
             return;
@@ -243,7 +246,8 @@ impl Run {
             driver_time_us: microseconds(total.time_ns),
             worker_driver_time_us: 0.0,
             duration_us: trace.duration_us(),
-            worst_allocation_us: microseconds(self.worst_ns),
+            tail_allocation_us: microseconds(self.tail.of_thousand()),
+            worst_allocation_us: microseconds(self.tail.worst()),
             waits: self.driver.waits,
             host_ns_per_op: None,
             failures: self.failures,

@@ -4,8 +4,8 @@
 //! what a device must offer beside its calls, [`calls`] how those are counted, [`metered`] and
 //! [`paced`] how a real device comes to offer that, [`contents`] how the bytes of leases are checked,
 //! `source` which leases or blocks tensors lie in, [`worker`] how the maintenance thread is modelled,
-//! [`result`] what comes out, [`budget`] how the smallest limit is searched, and [`worst`] makes traces
-//! that are hard for any pool.
+//! [`tail`] what dear allocations cost, [`result`] what comes out, [`budget`] how the smallest limit is
+//! searched, and [`worst`] makes traces that are hard for any pool.
 #![forbid(unsafe_code)]
 
 pub mod amount;
@@ -23,6 +23,7 @@ mod schedule;
 pub mod settings;
 mod source;
 mod stopwatch;
+pub mod tail;
 pub mod timeline;
 pub mod worker;
 pub mod worst;
@@ -36,4 +37,5 @@ pub use paced::{Ground, Paced};
 pub use replay::{ReplayError, replay, replay_checked};
 pub use result::{ReplayResult, Sample};
 pub use settings::{Placed, PlacedError, Policy, ReplaySettings, Upkeep};
+pub use tail::Tail;
 pub use timeline::Timeline;

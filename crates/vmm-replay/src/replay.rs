@@ -8,6 +8,7 @@ use crate::schedule::{Call, MOST_STREAMS, PoolIndex, Schedule, Slot, StreamIndex
 use crate::settings::{ReplaySettings, Upkeep};
 use crate::source::{Memory, Source, Sources};
 use crate::stopwatch::Stopwatch;
+use crate::tail::Tail;
 use crate::timeline::Timeline;
 use crate::worker::Worker;
 use std::sync::Arc;
@@ -193,7 +194,8 @@ where
         driver_time_us: microseconds(device_calls.total().time_ns + run.waited_ns),
         worker_driver_time_us: microseconds(run.worker.calls.total().time_ns),
         duration_us: trace.duration_us(),
-        worst_allocation_us: microseconds(run.worst_ns),
+        tail_allocation_us: microseconds(run.tail.of_thousand()),
+        worst_allocation_us: microseconds(run.tail.worst()),
         waits: stats.host_waits,
         // A tenth of a nanosecond is already more than the clock tells.
         host_ns_per_op: (run.stopwatch.ns_per(run.operations) * 10.0).round() / 10.0,
@@ -256,7 +258,8 @@ struct Run<'a, D: VirtualMemoryDevice + 'static, T> {
     check: Option<Check<'a>>,
     /// Time that the allocating thread waited for a step of the worker.
     waited_ns: u64,
-    worst_ns: u64,
+    /// What allocations cost, waits included.
+    tail: Tail,
     failures: u64,
     curve: Vec<Sample>,
 }
@@ -286,7 +289,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             calls_of_check: CallAccount::default(),
             check: None,
             waited_ns: 0,
-            worst_ns: 0,
+            tail: Tail::default(),
             failures: 0,
             curve: Vec::new(),
         })
@@ -362,7 +365,10 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         let source = source(&self.general, &self.private, pool);
         let at_hand = self.stopwatch.measure(|| source.allocate_at_hand(request));
         match at_hand {
-            Ok(Some(lease)) => self.keep(slot, Ok(lease), request.stream),
+            Ok(Some(lease)) => {
+                self.tail.note_free();
+                self.keep(slot, Ok(lease), request.stream)
+            }
             Ok(None) => self.allocate_with_calls(slot, request, pool),
             Err(error) => self.keep(slot, Err(error), request.stream),
         }
@@ -396,7 +402,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         self.timeline.advance_to(now_ns + device_wait_ns + took_ns);
         self.waited_ns += waited_ns;
         self.worker.wake(self.timeline.now_ns());
-        self.worst_ns = self.worst_ns.max(waited_ns + device_wait_ns + took_ns);
+        self.tail.note(waited_ns + device_wait_ns + took_ns);
         self.keep(slot, lease, request.stream)
     }
 

@@ -36,6 +36,8 @@ pub struct ReplayResult {
     pub worker_driver_time_us: f64,
     /// From the trace's first event to its last.
     pub duration_us: u64,
+    /// The driver time that 999 of 1000 allocations did not exceed, waits included.
+    pub tail_allocation_us: f64,
     /// The most driver time in a single allocation, waits for the worker and the device included.
     pub worst_allocation_us: f64,
     /// How often the host waited for the device, the last rung of the out-of-memory ladder.

@@ -9,7 +9,7 @@ use crate::timeline::Timeline;
 /// time begin; each part has a column.
 const PARTS: u64 = 300;
 /// Rows: equally long pieces of all addresses that ever had memory.
-pub const ROWS: usize = 160;
+pub const ROWS: usize = 480;
 /// The level of a cell that is in use as a whole.
 pub const FULL: u8 = 10;
 
@@ -18,6 +18,8 @@ pub const FULL: u8 = 10;
 pub struct AddressMap {
     /// Bytes of all addresses that ever had memory, gaps left out.
     pub len: u64,
+    /// First address of each range that ever had memory, and where it begins when gaps are left out.
+    pub ranges: Vec<(u64, u64)>,
     /// Time of each column, in microseconds since the first event.
     pub times_us: Vec<u64>,
     /// Cells, column by column, lowest address first. 0 is no memory; 1 is memory that is free, and
@@ -69,7 +71,8 @@ impl AddressMap {
         if space.len == 0 {
             return Self::default();
         }
-        let mut map = Self { len: space.len, ..Self::default() };
+        let ranges = space.ranges.iter().map(|&(start, _, at)| (start, at)).collect();
+        let mut map = Self { len: space.len, ranges, ..Self::default() };
         let mut walk = recorded.walk();
         let us_per_part = recorded.trace.duration_us() / PARTS + 1;
         let events_per_part = recorded.trace.events.len() as u64 / PARTS + 1;
@@ -155,10 +158,10 @@ mod tests {
 
     #[test]
     fn bytes_are_spread_over_rows() {
-        let space = Squeezed::new(vec![(0, 1600)]);
+        let space = Squeezed::new(vec![(0, 10 * ROWS as u64)]);
         let mut rows = [0; ROWS];
         spread(&space, 5, 25, &mut rows);
-        spread(&space, 1595, 1600, &mut rows);
-        assert_eq!((rows[0], rows[1], rows[2], rows[3], rows[159]), (5, 10, 5, 0, 5));
+        spread(&space, space.len - 5, space.len, &mut rows);
+        assert_eq!((rows[0], rows[1], rows[2], rows[3], rows[ROWS - 1]), (5, 10, 5, 0, 5));
     }
 }

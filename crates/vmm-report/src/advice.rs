@@ -2,8 +2,11 @@
 
 use crate::fragmentation::Level;
 use crate::inspection::{Inspection, OutOfMemory};
-use crate::recorded::Allocator;
+use crate::recorded::{Allocator, expands};
 use crate::text::{bytes, percent};
+
+/// Policies that are named in one sentence.
+const NAMED: usize = 3;
 
 /// A cause is worth advice where it takes at least this share of what is reserved.
 const WORTH_A_LINE: f64 = 0.05;
@@ -13,6 +16,8 @@ pub(crate) fn advise(inspection: &Inspection) -> Vec<String> {
     let mut advice = Vec::new();
     if let Some(oom) = inspection.ooms.first() {
         advice.push(about_failure(inspection, oom));
+    } else {
+        advice.extend(about_budgets(inspection));
     }
     about_causes(inspection, &mut advice);
     for growth in inspection.growths.iter().take(3) {
@@ -62,23 +67,36 @@ fn about_failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
             bytes(capacity),
         );
     }
-    let fitting = inspection
-        .policies
-        .iter()
-        .filter_map(|row| Some((row, row.smallest_budget_bytes?)))
+    let fitting: Vec<String> = inspection
+        .by_budget()
+        .into_iter()
         .filter(|&(_, budget)| budget <= capacity)
-        .min_by_key(|&(_, budget)| budget);
+        .take(NAMED)
+        .map(|(row, budget)| format!("in {} under {}", bytes(budget), row.policy))
+        .collect();
     let start = format!(
         "The failure is fragmentation: {} would have sufficed, and the process could have {}.",
         bytes(needed),
         bytes(capacity)
     );
-    match fitting {
-        Some((row, budget)) => {
-            format!("{start} Under {} the program runs in {}.", row.policy, bytes(budget))
-        }
-        None => start,
+    match (fitting.is_empty(), inspection.policies.is_empty()) {
+        (false, _) => format!("{start} The program runs {}.", fitting.join("; ")),
+        (true, false) => format!("{start} None of the policies below runs it in that."),
+        (true, true) => start,
     }
+}
+
+/// The least memory that the program runs in, where it took clearly more.
+fn about_budgets(inspection: &Inspection) -> Option<String> {
+    let reserved = inspection.peak_reserved_bytes?;
+    let known = inspection.by_budget();
+    let &(_, least) = known.first()?;
+    let named = known.iter().take(NAMED);
+    let named = named.map(|(row, budget)| format!("in {} under {}", bytes(*budget), row.policy));
+    (least + reserved / 10 < reserved).then(|| {
+        let named = named.collect::<Vec<_>>().join("; ");
+        format!("The program reserved {} and runs {named}.", bytes(reserved))
+    })
 }
 
 fn about_causes(inspection: &Inspection, advice: &mut Vec<String>) {
@@ -96,7 +114,7 @@ fn about_causes(inspection: &Inspection, advice: &mut Vec<String>) {
             continue;
         }
         let what = match (inspection.allocator, cause.key) {
-            (Allocator::PyTorch, "too_small") if !is_expandable(inspection) => {
+            (Allocator::PyTorch, "too_small") if !expands(&inspection.settings) => {
                 "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, so that free memory of \
                  neighbours joins; a pool that maps frames elsewhere loses none of it"
             }
@@ -112,9 +130,13 @@ fn about_causes(inspection: &Inspection, advice: &mut Vec<String>) {
                 "use fewer streams, or allocate on the stream that frees; a pool that hands memory \
                  from stream to stream needs no copy of it for each"
             }
-            (_, "other_pool") => {
+            (_, "other_pool") if inspection.graph_pools > 0 => {
                 "let captured graphs share one pool (torch.cuda.graph_pool_handle), and group \
                  small tensors"
+            }
+            (_, "other_pool") => {
+                "requests up to 1 MiB and longer ones do not share memory: group small tensors, and \
+                 empty the cache after a phase with many of them"
             }
             (_, "fenced") => {
                 "memory that a second stream uses comes back late: let the first stream wait, or \
@@ -133,11 +155,4 @@ fn about_causes(inspection: &Inspection, advice: &mut Vec<String>) {
             cause.title
         ));
     }
-}
-
-fn is_expandable(inspection: &Inspection) -> bool {
-    inspection.setting("expandable_segments") == Some("True")
-        || inspection
-            .setting("PYTORCH_CUDA_ALLOC_CONF")
-            .is_some_and(|conf| conf.replace(' ', "").contains("expandable_segments:True"))
 }

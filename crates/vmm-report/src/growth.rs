@@ -32,6 +32,8 @@ pub struct Growth {
     pub steps: usize,
     /// Tensors that are there at the end.
     pub tensors: u64,
+    /// The floors of all parts, in bytes.
+    pub floors: Vec<u64>,
 }
 
 impl Growth {
@@ -39,6 +41,19 @@ impl Growth {
     #[must_use]
     pub fn grown(&self) -> u64 {
         self.to_bytes - self.from_bytes
+    }
+
+    /// The floors as a row of bars, the last one full.
+    #[must_use]
+    pub fn bars(&self) -> String {
+        const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let most = u128::from(self.to_bytes.max(1));
+        let bar = |&floor: &u64| {
+            let eighths = (u128::from(floor) * 8).div_ceil(most);
+            usize::try_from(eighths)
+                .map_or(' ', |n| n.checked_sub(1).map_or(' ', |n| BARS[n.min(7)]))
+        };
+        self.floors.iter().map(bar).collect()
     }
 }
 
@@ -157,5 +172,6 @@ fn judge(group: &Group) -> Option<Growth> {
         rises,
         steps: PARTS - 1,
         tensors: group.tensors,
+        floors: group.floors.to_vec(),
     })
 }

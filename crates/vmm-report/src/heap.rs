@@ -1,19 +1,10 @@
 //! The memory of a recorded allocator at one moment: segments, the tensors in them, and the holes
 //! between.
-//!
-//! A trace says where tensors lay, but not how long their blocks were. `PyTorch` rounds lengths up to
-//! 512 bytes, and leaves the rest of a hole to a block where it is too short to be split off
-//! (`should_split` in its `CUDACachingAllocator.cpp`): 1 MiB at most of a large block, less than 512
-//! bytes of others. What lay where is known, so the lengths follow.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-/// `PyTorch` rounds lengths up to this many bytes, and splits off no less.
-pub(crate) const ROUNDING: u64 = 512;
-/// Of large blocks `PyTorch` splits off only what is longer than this, in bytes; requests up to this
-/// length come from small segments.
-pub(crate) const SMALL: u64 = 1 << 20;
+use crate::lengths::Lengths;
 
 /// Whom memory serves. A hole serves requests of its own kind only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,9 +74,15 @@ pub(crate) struct Heap {
     holes: BTreeMap<u64, Hole>,
     blocks: HashMap<u32, Block>,
     totals: Totals,
+    lengths: Lengths,
 }
 
 impl Heap {
+    /// No memory, of an allocator with this rule.
+    pub(crate) fn new(lengths: Lengths) -> Self {
+        Self { lengths, ..Self::default() }
+    }
+
     pub(crate) fn totals(&self) -> Totals {
         self.totals
     }
@@ -98,6 +95,12 @@ impl Heap {
     /// Free ranges by ascending address.
     pub(crate) fn holes(&self) -> impl Iterator<Item = (Range<u64>, Kind)> + '_ {
         self.holes.iter().map(|(&start, hole)| (start..hole.end, hole.kind))
+    }
+
+    /// The length of the longest free range of those kinds that serve, in bytes; 0 if there is none.
+    pub(crate) fn longest_hole(&self, serves: impl Fn(Kind) -> bool) -> u64 {
+        let lens = self.holes().filter(|&(_, kind)| serves(kind));
+        lens.map(|(range, _)| range.end - range.start).max().unwrap_or(0)
     }
 
     /// Reserved ranges by ascending address.
@@ -187,7 +190,9 @@ impl Heap {
         if let Some((start, hole)) = fits {
             let room = hole.end - address;
             let (_, area) = self.areas.range(..=address).next_back().expect("holes lie in areas");
-            block.size = size.unwrap_or_else(|| block_size(len, room, area)).min(room);
+            let keeps_little = area.kind.is_small || area.grows;
+            let block_len = || self.lengths.block(len, room, keeps_little);
+            block.size = size.unwrap_or_else(block_len).min(room);
             block.is_outside = false;
             self.holes.remove(&start);
             if start < address {
@@ -249,14 +254,6 @@ impl Heap {
         }
         self.holes.insert(start, Hole { end, kind: area.kind });
     }
-}
-
-/// What `PyTorch` makes of a request in a hole with `room` bytes.
-fn block_size(len: u64, room: u64, area: &Area) -> u64 {
-    let rounded = len.next_multiple_of(ROUNDING).min(room);
-    let rest = room - rounded;
-    let splits = if area.kind.is_small || area.grows { rest >= ROUNDING } else { rest > SMALL };
-    if splits { rounded } else { room }
 }
 
 #[cfg(test)]

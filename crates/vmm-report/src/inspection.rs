@@ -1,7 +1,7 @@
 //! All that is said about one device of a file.
 
 use serde::Serialize;
-use vmm_trace::{DetailedTrace, EventKind};
+use vmm_trace::{DetailedTrace, DeviceTrace, EventKind};
 
 use crate::advice::advise;
 use crate::growth::{Growth, growths};
@@ -32,8 +32,13 @@ pub struct Inspection {
     pub duration_us: u64,
     /// Streams.
     pub streams: usize,
+    /// Pools of captured graphs, or that users made.
+    pub graph_pools: usize,
     /// The most bytes that the program held at once: no allocator needs less.
     pub peak_requested_bytes: u64,
+    /// The same with all that pools of captured graphs have had: a graph may run at any time, so no
+    /// allocator gives it to others.
+    pub peak_with_graphs_bytes: u64,
     /// The most that its allocator held from the device; `None` where the file does not say.
     pub peak_reserved_bytes: Option<u64>,
     /// When most was held.
@@ -145,7 +150,9 @@ impl Inspection {
             events: trace.events.len(),
             duration_us: trace.duration_us(),
             streams: trace.streams.len(),
+            graph_pools: trace.pools.len().saturating_sub(1),
             peak_requested_bytes: trace.peak_requested_bytes(),
+            peak_with_graphs_bytes: peak_with_graphs(trace),
             peak_reserved_bytes: knows_reserved.then(|| trace.recorded_peak_reserved_bytes()),
             peak,
             reserved_peak,
@@ -177,6 +184,25 @@ impl Inspection {
     pub fn needed_bytes(&self) -> u64 {
         let failed = self.ooms.iter().map(|oom| oom.moment.held_bytes + oom.wanted.bytes);
         failed.fold(self.peak_requested_bytes, u64::max)
+    }
+
+    /// Policies by the smallest limit under which they serve every request, smallest first, and behind
+    /// the others those that are unchecked models. What failed under an allocator is not served by a
+    /// model of it.
+    #[must_use]
+    pub fn by_budget(&self) -> Vec<(&PolicyRow, u64)> {
+        let failed = !self.ooms.is_empty();
+        let rows = self.policies.iter().filter(|row| !(failed && row.is_recorded));
+        let mut known: Vec<_> =
+            rows.filter_map(|row| Some((row, row.smallest_budget_bytes?))).collect();
+        known.sort_by_key(|&(row, budget)| (row.is_unchecked, budget));
+        known
+    }
+
+    /// The first of these.
+    #[must_use]
+    pub fn least_budget(&self) -> Option<(&PolicyRow, u64)> {
+        self.by_budget().into_iter().next()
     }
 
     /// The value of a setting that is in force.
@@ -218,6 +244,47 @@ impl Stops {
     }
 }
 
+/// The most bytes that were live at once, where pools of graphs count with the most that they have had
+/// since they were made. Memory that was given back says that a pool was given up.
+fn peak_with_graphs(trace: &DeviceTrace) -> u64 {
+    /// What is live in a pool, and what it keeps.
+    #[derive(Clone, Copy, Default)]
+    struct Pool {
+        live: u64,
+        kept: u64,
+    }
+    let mut pools = vec![Pool::default(); trace.pools.len().max(1)];
+    let mut place = vec![(0, 0); trace.tensor_count as usize];
+    let (mut sum, mut peak) = (0, 0);
+    let mut change = |pool: u16, live: &dyn Fn(u64) -> u64, ends: bool| {
+        let place = &mut pools[usize::from(pool)];
+        sum -= place.kept;
+        place.live = live(place.live);
+        place.kept = if pool == 0 || ends { place.live } else { place.kept.max(place.live) };
+        sum += place.kept;
+        peak = peak.max(sum);
+    };
+    for tensor in &trace.start_live {
+        place[tensor.id as usize] = (tensor.pool, tensor.len);
+        change(tensor.pool, &|live| live + tensor.len, false);
+    }
+    for event in &trace.events {
+        match event.kind {
+            EventKind::Alloc { id, len, pool, .. } => {
+                place[id as usize] = (pool, len);
+                change(pool, &|live| live + len, false);
+            }
+            EventKind::FreeCompleted { id } => {
+                let (pool, len) = place[id as usize];
+                change(pool, &|live| live - len, false);
+            }
+            EventKind::SegmentFree { pool, .. } if pool > 0 => change(pool, &|live| live, true),
+            _ => {}
+        }
+    }
+    peak
+}
+
 /// Settings that say something: the long list of zeros that every file has is left out.
 fn in_force(settings: &[(String, String)]) -> Vec<(String, String)> {
     let says_something = |(key, value): &&(String, String)| match (key.as_str(), value.as_str()) {
@@ -227,5 +294,50 @@ fn in_force(settings: &[(String, String)]) -> Vec<(String, String)> {
         ("pinned_num_register_threads", "1") => false,
         (_, value) => !matches!(value, "" | "0" | "0.0" | "-1" | "False" | "None"),
     };
-    settings.iter().filter(says_something).cloned().collect()
+    let mut shown: Vec<(String, String)> = Vec::new();
+    for (key, value) in settings.iter().filter(says_something) {
+        let Some((outer, inner)) = key.split_once('.') else {
+            shown.push((key.clone(), value.clone()));
+            continue;
+        };
+        // All parts of one setting are one line, and one value where they agree.
+        let nested = || settings.iter().filter(|(key, _)| key.split('.').next() == Some(outer));
+        let agree = nested().all(|(_, other)| other == value);
+        match shown.last_mut() {
+            Some((last, _)) if last == outer && agree => {}
+            Some((last, parts)) if last == outer => {
+                parts.push_str(&format!(", {inner}: {value}"));
+            }
+            _ if agree && nested().count() > 1 => shown.push((outer.to_owned(), value.clone())),
+            _ => shown.push((outer.to_owned(), format!("{inner}: {value}"))),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_say_nothing_are_left_out_and_parts_are_one_line() {
+        let shown = |settings: &[(&str, &str)]| {
+            let owned = settings.iter().map(|&(k, v)| (k.to_owned(), v.to_owned()));
+            let shown = in_force(&owned.collect::<Vec<_>>()).into_iter();
+            shown.map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(
+            shown(&[
+                ("a", "0"),
+                ("expandable_segments", "False"),
+                ("r.1", "0"),
+                ("r.2", "4"),
+                ("z", "7")
+            ]),
+            "expandable_segments = False; r = 2: 4; z = 7"
+        );
+        assert_eq!(shown(&[("r.1", "4"), ("r.2", "4"), ("r.4", "8")]), "r = 1: 4, 2: 4, 4: 8");
+        assert_eq!(shown(&[("r.1", "4"), ("r.2", "4")]), "r = 4");
+        assert_eq!(shown(&[("r.1", "0"), ("r.2", "0")]), "");
+    }
 }

@@ -1,9 +1,10 @@
 //! Says where the memory of a recorded program went, and why.
 //!
-//! In reading order: `heap` is the memory of the recorded allocator at one moment, `recorded` leads
-//! it through a trace, `fragmentation` names what keeps free memory from a request, `timeline` has
-//! the curves, `moment` what was where and who held it, `owners` and `growth` who asked, `policies`
-//! what others would need, `advice` what to do, and [`Inspection`] all of it.
+//! In reading order: `lengths` says how long blocks are, `heap` is the memory of the recorded
+//! allocator at one moment, `recorded` leads it through a trace, `fragmentation` names what keeps free
+//! memory from a request, `timeline` has the curves, `moment` what was where and who held it, `owners`
+//! and `growth` who asked, `policies` what others would need, `advice` what to do, and [`Inspection`]
+//! all of it.
 #![forbid(unsafe_code)]
 
 mod address_map;
@@ -14,6 +15,7 @@ mod growth;
 mod heap;
 mod html;
 mod inspection;
+mod lengths;
 mod moment;
 mod owners;
 mod png;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use vmm_trace::EventKind;
 
 use crate::fragmentation::{Causes, Level};
-use crate::heap::{Heap, Kind};
+use crate::heap::Heap;
 use crate::owners::{Names, Owner, owners};
 use crate::recorded::{Recorded, Request, Walk};
 use crate::timeline::{References, time_after};
@@ -79,10 +79,6 @@ impl Moment {
             .next_miss(count)
             .or_else(|| last_that_fails(recorded, references, heap, count));
         let reference = references.after(count);
-        let longest = |serves: &dyn Fn(Kind) -> bool| {
-            let lens = heap.holes().filter(|&(_, kind)| serves(kind));
-            lens.map(|(range, _)| range.end - range.start).max().unwrap_or(0)
-        };
         let tensors =
             heap.blocks().map(|(id, block)| (block.len, recorded.details.stacks[id as usize]));
         let causes = Causes::of(heap, &reference);
@@ -94,8 +90,8 @@ impl Moment {
             fragmentation: causes.share(),
             level: causes.level(),
             judged_by: Wanted::new(&reference, names),
-            largest_free_bytes: longest(&|_| true),
-            largest_servable_bytes: longest(&|kind| kind == reference.kind),
+            largest_free_bytes: heap.longest_hole(|_| true),
+            largest_servable_bytes: heap.longest_hole(|kind| kind == reference.kind),
             next: next.map(|request| Wanted::new(&request, names)),
             owners: owners(names, tensors),
         }

@@ -3,10 +3,16 @@
 use serde::Serialize;
 
 /// What a program would need under one policy. Whoever runs the policies fills these in.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PolicyRow {
     /// The policy and its setting, as people name them.
     pub policy: String,
+    /// Whether it is what recorded the program, or a model of that.
+    #[serde(skip)]
+    pub is_recorded: bool,
+    /// Whether it is a model that nothing was held against.
+    #[serde(skip)]
+    pub is_unchecked: bool,
     /// Allocations that failed under it.
     pub failures: usize,
     /// The most that it reserved when nothing limited it.

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use vmm_trace::{Block, BlockState, DetailedTrace, Details, DeviceTrace, Event, EventKind, Source};
 
-use crate::heap::{Heap, Kind, ROUNDING, SMALL};
+use crate::heap::{Heap, Kind};
+use crate::lengths::{Lengths, SMALL};
 
 /// Segments of `PyTorch` that serve small requests are this long, in bytes, and grow by this much.
 const SMALL_SEGMENT: u64 = 2 << 20;
@@ -31,6 +32,10 @@ pub struct Recorded<'a> {
     pub details: &'a Details,
     /// The allocator.
     pub allocator: Allocator,
+    /// Whether that is `PyTorch` with expandable segments.
+    pub is_expandable: bool,
+    /// How long its blocks are.
+    lengths: Lengths,
     /// Tensors that are there at the end, by id.
     kept: HashMap<u32, KeptBlock>,
 }
@@ -68,7 +73,19 @@ impl<'a> Recorded<'a> {
             Source::PyTorch if file.trace.settings.iter().any(is_own) => Allocator::Vmm,
             Source::PyTorch => Allocator::PyTorch,
         };
-        Self { trace, details, allocator, kept: kept_blocks(trace, details) }
+        let lengths = match allocator {
+            Allocator::PyTorch => Lengths::of(&file.trace.settings),
+            Allocator::Vmm | Allocator::Unknown => Lengths::default(),
+        };
+        let is_expandable = allocator == Allocator::PyTorch && expands(&file.trace.settings);
+        Self {
+            trace,
+            details,
+            allocator,
+            is_expandable,
+            lengths,
+            kept: kept_blocks(trace, details),
+        }
     }
 
     /// A walk that stands before the first event.
@@ -120,6 +137,16 @@ impl<'a> Recorded<'a> {
         }
         misses
     }
+}
+
+/// Whether the settings of `PyTorch` switch expandable segments on.
+pub(crate) fn expands(settings: &[(String, String)]) -> bool {
+    let of = |key: &str| settings.iter().find(|(name, _)| name == key).map(|(_, value)| value);
+    of("expandable_segments").is_some_and(|value| value == "True")
+        || ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
+            .into_iter()
+            .filter_map(of)
+            .any(|conf| conf.replace(' ', "").contains("expandable_segments:True"))
 }
 
 /// The trace of a program that got what it asked for in vain: each failed request is served, and
@@ -221,7 +248,7 @@ impl Walk<'_> {
     /// came and went.
     fn fill_start(&mut self) {
         let Recorded { trace, details, .. } = self.recorded;
-        let mut back = Heap::default();
+        let mut back = Heap::new(self.recorded.lengths.clone());
         for segment in &trace.end_segments {
             let kind = self.recorded.kind(segment.stream, segment.pool, segment.is_small);
             let range = segment.address..segment.address + segment.total_size;
@@ -245,7 +272,8 @@ impl Walk<'_> {
         for tensor in &trace.start_live {
             let address = details.addresses[tensor.id as usize];
             let kept = self.recorded.kept.get(&tensor.id);
-            let size = kept.map_or(tensor.len.next_multiple_of(ROUNDING), |block| block.size);
+            let rounded = self.recorded.lengths.rounded(tensor.len);
+            let size = kept.map_or(rounded, |block| block.size);
             self.heap.place(tensor.id, address, tensor.len, Some(size));
             if kept.is_some_and(|block| block.is_fenced) {
                 self.heap.request_free(tensor.id);

@@ -52,7 +52,7 @@ pub struct State {
     pub segments: Vec<u64>,
     /// Tensors and holes by ascending address.
     pub pieces: Vec<Piece>,
-    /// Who holds tensors.
+    /// Who holds tensors, the one with most first.
     pub owners: Vec<String>,
     /// Pieces left out because there were too many.
     pub left_out: usize,
@@ -105,6 +105,7 @@ impl State {
             let (address, size) = (block.address, block.size);
             state.pieces.push(Piece { offset, address, size, content });
         }
+        state.sort_owners();
         if state.pieces.len() > MOST_PIECES {
             state.left_out = state.pieces.len() - MOST_PIECES;
             state.pieces.sort_by_key(|piece| std::cmp::Reverse(piece.size));
@@ -112,5 +113,27 @@ impl State {
         }
         state.pieces.sort_by_key(|piece| piece.address);
         state
+    }
+
+    /// Puts the largest owners first: they get colours of their own.
+    fn sort_owners(&mut self) {
+        let mut sums = vec![0u64; self.owners.len()];
+        for piece in &self.pieces {
+            if let Content::Tensor { len, owner, .. } = piece.content {
+                sums[owner] += len;
+            }
+        }
+        let mut order: Vec<usize> = (0..sums.len()).collect();
+        order.sort_by_key(|&owner| (std::cmp::Reverse(sums[owner]), &self.owners[owner]));
+        let mut place = vec![0; order.len()];
+        for (at, &owner) in order.iter().enumerate() {
+            place[owner] = at;
+        }
+        self.owners = order.iter().map(|&owner| self.owners[owner].clone()).collect();
+        for piece in &mut self.pieces {
+            if let Content::Tensor { owner, .. } = &mut piece.content {
+                *owner = place[*owner];
+            }
+        }
     }
 }

@@ -6,6 +6,9 @@ use std::fmt::Write as _;
 /// colours of its theme.
 const STYLE: &str = include_str!("page/figure.css");
 
+/// Height of the line with the title, in pixels.
+const TITLE: f64 = 26.0;
+
 /// A drawing under construction. Lengths are pixels, the origin is the upper left corner.
 #[derive(Debug)]
 pub(crate) struct Svg {
@@ -90,11 +93,12 @@ impl Svg {
         )
     }
 
-    /// The drawing as a part of the page, as wide as there is room.
+    /// The drawing as a part of the page, as wide as there is room, without the line of its title.
     pub(crate) fn inline(&self, title: &str) -> String {
         let Self { width, height, body } = self;
         format!(
-            "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">{body}</svg>",
+            "<svg viewBox=\"0 {TITLE} {width} {}\" role=\"img\" aria-label=\"{}\">{body}</svg>",
+            height - TITLE,
             escaped(title)
         )
     }

@@ -60,6 +60,12 @@ pub struct Sample {
     pub events: usize,
     /// The causes, seen by the next request that needs new memory.
     pub causes: Causes,
+    /// The length of that request, in bytes.
+    pub judged_by: u64,
+    /// The longest request like it that free memory could serve, in bytes.
+    pub servable: u64,
+    /// The length of the next request that found no room; `None` if all later ones were served.
+    pub next: Option<u64>,
 }
 
 /// Memory over time.
@@ -85,9 +91,14 @@ impl Timeline {
         for count in picked {
             walk.advance_to(count);
             let request = requests.after(count);
-            let causes = Causes::of(&walk.heap, &request);
-            let time_us = time_after(recorded, count);
-            timeline.samples.push(Sample { time_us, events: count, causes });
+            timeline.samples.push(Sample {
+                time_us: time_after(recorded, count),
+                events: count,
+                causes: Causes::of(&walk.heap, &request),
+                judged_by: request.len,
+                servable: walk.heap.longest_hole(|kind| kind == request.kind),
+                next: requests.next_miss(count).map(|request| request.len),
+            });
         }
         timeline
     }

@@ -100,7 +100,8 @@ fn the_page_works_and_its_figures_are_as_they_were() {
     for (kind, part) in [
         ("memory", "asked for: "),
         ("causes", "in use: "),
-        ("map", "reserved: "),
+        ("causes", "largest like it that can be served: "),
+        ("map", "0x"),
         ("peak", "at 0x"),
     ] {
         let tip = seen[format!("tip_{kind}")].as_str().expect("a text");
@@ -117,6 +118,24 @@ fn the_page_works_and_its_figures_are_as_they_were() {
     let first = numbers(&canvases[1]["small"]);
     assert!(difference(&first, &range("zoomedSmall")) > 5.0, "zooming shows something else");
     assert!(difference(&first, &range("againSmall")) < 1.0);
+    let line = |key: &str| (seen[key][0].as_str() == Some("true"), numbers(&seen[key][1]));
+    let ((is_off, without), (is_on, with)) = (line("lineOff"), line("lineOn"));
+    assert!(!is_off && is_on);
+    let memory = numbers(&canvases[0]["small"]);
+    assert!(difference(&memory, &without) > 1.0, "a line can be hidden");
+    assert!(difference(&memory, &with) < 1.0, "and shown again");
+    let (all, taller, up) = (range("addresses"), range("taller"), range("up"));
+    assert!((span(&taller) * 4.0 - span(&all)).abs() < 1.0);
+    assert!((span(&up) - span(&taller)).abs() < 1.0 && up[0] > taller[0]);
+    let (wheel, key) = (range("addressWheel"), range("addressKey"));
+    assert!(span(&wheel) > span(&up) && span(&key) * 2.0 - span(&wheel) < 1.0);
+    assert_eq!(range("timeMeanwhile"), whole, "the axis of time stays");
+    assert_eq!(range("addressesAgain"), all);
+    let map = numbers(&canvases[2]["small"]);
+    assert!(difference(&map, &numbers(&seen["mapTaller"])) > 5.0, "a part of the addresses");
+    assert!(difference(&map, &numbers(&seen["mapAgain"])) < 1.0);
+    let tip = seen["tipTaller"].as_str().expect("a text");
+    assert!(tip.contains("0x") && (tip.contains("in use") || tip.contains("free")), "{tip}");
     assert!(difference(&first, &range("otherTheme")) > 30.0, "dark is not light");
     assert_eq!(range("width")[0], range("width")[1], "nothing sticks out");
 }

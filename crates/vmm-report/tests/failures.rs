@@ -17,6 +17,18 @@ struct Program {
 
 impl Program {
     fn entry(&mut self, action: Action, addr: u64, size: u64, asker: &str, line: u32) {
+        self.entry_in((0, 0), action, addr, size, asker, line);
+    }
+
+    fn entry_in(
+        &mut self,
+        pool: (u64, u64),
+        action: Action,
+        addr: u64,
+        size: u64,
+        asker: &str,
+        line: u32,
+    ) {
         let frames = if asker.is_empty() {
             Vec::new()
         } else {
@@ -25,7 +37,7 @@ impl Program {
             vec![inner, own]
         };
         let time_us = 1_000_000 + 10 * self.entries.len() as u64;
-        let entry = Entry { action, addr, size, stream: 7, time_us, pool: (0, 0), frames };
+        let entry = Entry { action, addr, size, stream: 7, time_us, pool, frames };
         self.entries.push(entry);
     }
 
@@ -59,12 +71,22 @@ impl Program {
     }
 
     fn write(self, folder: &Path, segments: Vec<Segment>) -> DetailedTrace {
-        let path = folder.join("run.pickle");
-        let settings = vec![
-            ("PYTORCH_CUDA_ALLOC_CONF".into(), String::new()),
-            ("max_split_size".into(), "-1".into()),
-            ("release_lock_on_cudamalloc".into(), "True".into()),
+        let settings = [
+            ("PYTORCH_CUDA_ALLOC_CONF", ""),
+            ("max_split_size", "-1"),
+            ("release_lock_on_cudamalloc", "True"),
         ];
+        self.write_with(folder, segments, &settings)
+    }
+
+    fn write_with(
+        self,
+        folder: &Path,
+        segments: Vec<Segment>,
+        settings: &[(&str, &str)],
+    ) -> DetailedTrace {
+        let path = folder.join("run.pickle");
+        let settings = settings.iter().map(|&(key, value)| (key.into(), value.into())).collect();
         let snapshot = Snapshot { segments, device_traces: vec![self.entries], settings };
         write_file(&path, &snapshot).expect("writable");
         inspect_file(&path, &mut |_| ()).expect("reads")
@@ -74,14 +96,9 @@ impl Program {
 fn row(policy: &str, budget: u64) -> PolicyRow {
     PolicyRow {
         policy: policy.into(),
-        failures: 0,
         peak_reserved_bytes: Some(budget),
         smallest_budget_bytes: Some(budget),
-        driver_calls: None,
-        driver_time_us: None,
-        reserved: Vec::new(),
-        calls: Vec::new(),
-        worker_calls: Vec::new(),
+        ..PolicyRow::default()
     }
 }
 
@@ -89,7 +106,8 @@ fn row(policy: &str, budget: u64) -> PolicyRow {
 fn a_failure_is_explained() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = Program::that_fails().write(folder.path(), Vec::new());
-    let rows = vec![row("a large one", 9 << 30), row("a good one", 1536 * MIB)];
+    let failed = PolicyRow { is_recorded: true, ..row("the one that failed", 1500 * MIB) };
+    let rows = vec![row("a large one", 9 << 30), row("a good one", 1536 * MIB), failed];
     let found = Inspection::new(&file, 0, rows);
     assert_eq!((found.oom_count, found.ooms.len()), (1, 1));
     let oom = &found.ooms[0];
@@ -107,7 +125,7 @@ fn a_failure_is_explained() {
     assert_eq!(found.settings, [("release_lock_on_cudamalloc".into(), "True".into())]);
     let first = &found.advice[0];
     assert!(first.contains("1.46 GiB would have sufficed"), "{first}");
-    assert!(first.contains("Under a good one the program runs in 1.50 GiB"), "{first}");
+    assert!(first.contains("The program runs in 1.50 GiB under a good one."), "{first}");
     assert!(found.advice[1].contains("expandable_segments:True"), "{:?}", found.advice);
 }
 
@@ -245,4 +263,73 @@ fn mapped_memory_joins_what_was_there_before_the_trace() {
     assert_eq!(found.ooms[0].moment.largest_free_bytes, 2 * page);
     assert_eq!(found.ooms[0].moment.causes.too_small, 2 * page);
     assert!(!found.ooms[0].is_fragmentation());
+}
+
+#[test]
+fn memory_of_a_graph_is_in_another_pool() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let graph = (0, 1);
+    let mut program = Program::default();
+    program.entry_in(graph, Action::SegmentAlloc, BASE, 400 * MIB, "", 0);
+    program.entry_in(graph, Action::Alloc, BASE, 400 * MIB, "capture", 5);
+    program.entry_in(graph, Action::FreeRequested, BASE, 400 * MIB, "", 0);
+    program.entry_in(graph, Action::FreeCompleted, BASE, 400 * MIB, "", 0);
+    program.entry(Action::SegmentAlloc, BASE + (4 << 30), 200 * MIB, "", 0);
+    program.alloc(BASE + (4 << 30), 150 * MIB, "forward", 42);
+    program.entry(Action::Oom, 10 * MIB, 100 * MIB, "attention", 77);
+    let file = program.write(folder.path(), Vec::new());
+    let found = Inspection::new(&file, 0, Vec::new());
+    assert_eq!(found.graph_pools, 1);
+    // At once 400 MiB were live, and then 150 beside 400 that the graph keeps.
+    assert_eq!(found.peak_requested_bytes, 400 * MIB);
+    assert_eq!(found.peak_with_graphs_bytes, 550 * MIB);
+    let moment = &found.ooms[0].moment;
+    assert_eq!((moment.causes.other_pool, moment.causes.too_small), (400 * MIB, 50 * MIB));
+    assert_eq!((moment.largest_free_bytes, moment.largest_servable_bytes), (400 * MIB, 50 * MIB));
+    let about_pools = found.advice.iter().find(|advice| advice.contains("another pool"));
+    let about_pools = about_pools.expect("it is most of what is free");
+    assert!(about_pools.contains("graph_pool_handle"), "{about_pools}");
+
+    // Given back before, it is nobody's.
+    let mut program = Program::default();
+    program.entry_in(graph, Action::SegmentAlloc, BASE, 400 * MIB, "", 0);
+    program.entry_in(graph, Action::Alloc, BASE, 400 * MIB, "capture", 5);
+    program.entry_in(graph, Action::FreeRequested, BASE, 400 * MIB, "", 0);
+    program.entry_in(graph, Action::FreeCompleted, BASE, 400 * MIB, "", 0);
+    program.entry_in(graph, Action::SegmentFree, BASE, 400 * MIB, "", 0);
+    program.entry(Action::SegmentAlloc, BASE + (4 << 30), 200 * MIB, "", 0);
+    program.alloc(BASE + (4 << 30), 150 * MIB, "forward", 42);
+    let file = program.write(folder.path(), Vec::new());
+    let found = Inspection::new(&file, 0, Vec::new());
+    assert_eq!(found.peak_with_graphs_bytes, 400 * MIB);
+
+    // Seen by the graph, the other memory is in another pool.
+    let mut program = Program::default();
+    program.entry(Action::SegmentAlloc, BASE, 400 * MIB, "", 0);
+    program.alloc(BASE, 200 * MIB, "forward", 42);
+    program.entry_in(graph, Action::Oom, 10 * MIB, 100 * MIB, "capture", 5);
+    let file = program.write(folder.path(), Vec::new());
+    let found = Inspection::new(&file, 0, Vec::new());
+    assert_eq!(found.ooms[0].wanted.pool, 1);
+    assert_eq!(found.ooms[0].moment.causes.other_pool, 200 * MIB);
+}
+
+#[test]
+fn settings_that_change_lengths_are_followed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let causes = |settings: &[(&str, &str)]| {
+        let mut program = Program::default();
+        program.entry(Action::SegmentAlloc, BASE, 300 * MIB, "", 0);
+        program.alloc(BASE, 130 * MIB, "forward", 42);
+        program.entry(Action::Oom, 0, 200 * MIB, "forward", 43);
+        let file = program.write_with(folder.path(), Vec::new(), settings);
+        Inspection::new(&file, 0, Vec::new())
+    };
+    let plain = causes(&[]).end.causes;
+    assert_eq!((plain.rounding, plain.too_small), (0, 170 * MIB));
+    let found = causes(&[("roundup_power2_divisions.128", "4")]);
+    assert_eq!((found.end.causes.rounding, found.end.causes.too_small), (30 * MIB, 140 * MIB));
+    assert!(found.advice.iter().any(|line| line.contains("raise it")), "{:?}", found.advice);
+    let unsplit = causes(&[("max_split_size", "134217728")]).end.causes;
+    assert_eq!((unsplit.rounding, unsplit.too_small), (170 * MIB, 0));
 }

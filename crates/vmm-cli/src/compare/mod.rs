@@ -217,7 +217,8 @@ impl Comparison<'_> {
             let result = run(&settings)?;
             Ok((result.failures == 0).then_some(result.limit_bytes).flatten())
         })?;
-        Ok((Outcome::of_model(result, policy.fidelity()), found))
+        let mixes_pools = trace.pools.len() > 1 && !policy.keeps_pools_apart();
+        Ok((Outcome::of_model(result, policy.fidelity(), mixes_pools), found))
     }
 
     /// The smallest limit in bytes that works, where it is asked for: not under a limit of its own.

@@ -14,6 +14,9 @@ pub(crate) struct Outcome {
     /// What came of the check.
     #[serde(skip)]
     pub(crate) remark: Option<&'static str>,
+    /// Whether the trace has pools of captured graphs that the model does not keep apart.
+    #[serde(skip)]
+    pub(crate) mixes_pools: bool,
 }
 
 /// Both kinds have the same keys.
@@ -37,12 +40,18 @@ macro_rules! field {
 impl Outcome {
     /// Of a replay on this pool.
     pub(crate) fn of_pool(result: ReplayResult) -> Self {
-        Self { figures: Figures::Pool(Box::new(result)), checked: None, remark: None }
+        let figures = Figures::Pool(Box::new(result));
+        Self { figures, checked: None, remark: None, mixes_pools: false }
     }
 
     /// Of a run of a model.
-    pub(crate) fn of_model(result: ModelResult, fidelity: (Fidelity, &'static str)) -> Self {
+    pub(crate) fn of_model(
+        result: ModelResult,
+        fidelity: (Fidelity, &'static str),
+        mixes_pools: bool,
+    ) -> Self {
         Self {
+            mixes_pools,
             figures: Figures::Model(Box::new(result)),
             checked: Some(fidelity.0.name()),
             remark: Some(fidelity.1),
@@ -131,6 +140,11 @@ impl Outcome {
             Figures::Pool(result) => result.driver_share(),
             Figures::Model(result) => result.driver_share(),
         }
+    }
+
+    /// Driver time that 999 of 1000 allocations did not exceed.
+    pub(crate) fn tail_us(&self) -> f64 {
+        field!(self, tail_allocation_us)
     }
 
     pub(crate) fn worst_us(&self) -> f64 {

@@ -14,12 +14,13 @@ const SMALLEST_SHARE: f64 = 1e-6;
 type Column = (&'static str, &'static str);
 
 /// The columns behind the policy.
-const COLUMNS: [Column; 10] = [
+const COLUMNS: [Column; 11] = [
     ("reserved", "MiB"),
     ("ratio", ""),
     ("calls", ""),
     ("driver", "ms"),
     ("driver", "%"),
+    ("tail", "ms"),
     ("worst", "ms"),
     ("waits", ""),
     ("host", "ns"),
@@ -39,6 +40,7 @@ struct Row<'a> {
     calls: Option<u64>,
     driver_us: Option<f64>,
     driver_share: Option<f64>,
+    tail_us: Option<f64>,
     worst_us: Option<f64>,
     waits: Option<u64>,
     host_ns: Option<f64>,
@@ -58,6 +60,7 @@ impl<'a> Row<'a> {
             calls: Some(outcome.driver_calls()),
             driver_us: Some(outcome.driver_us()),
             driver_share: outcome.driver_share(),
+            tail_us: Some(outcome.tail_us()),
             worst_us: Some(outcome.worst_us()),
             waits: Some(outcome.waits()),
             host_ns: outcome.host_ns(),
@@ -83,6 +86,7 @@ impl<'a> Row<'a> {
             calls: Some(outcomes.iter().map(|outcome| outcome.driver_calls()).sum()),
             driver_us: Some(outcomes.iter().map(|outcome| outcome.driver_us()).sum()),
             driver_share: mean(Outcome::driver_share, SMALLEST_SHARE),
+            tail_us: outcomes.iter().map(|outcome| outcome.tail_us()).reduce(f64::max),
             worst_us: outcomes.iter().map(|outcome| outcome.worst_us()).reduce(f64::max),
             waits: Some(outcomes.iter().map(|outcome| outcome.waits()).sum()),
             host_ns: mean(Outcome::host_ns, 1.0),
@@ -98,6 +102,7 @@ impl<'a> Row<'a> {
             SortOption::Ratio => self.ratio,
             SortOption::Budget => self.budget,
             SortOption::Driver => self.driver_us,
+            SortOption::Tail => self.tail_us,
             SortOption::Worst => self.worst_us,
             SortOption::Given => None,
         }
@@ -174,6 +179,7 @@ fn figures(row: &Row<'_>, with_budget: bool) -> Vec<Option<String>> {
         row.calls.map(|calls| calls.to_string()),
         row.driver_us.map(milliseconds),
         row.driver_share.map(percent),
+        row.tail_us.map(milliseconds),
         row.worst_us.map(milliseconds),
         row.waits.map(|waits| waits.to_string()),
         row.host_ns.map(|ns| format!("{ns:.0}")),
@@ -249,6 +255,10 @@ fn cells(row: &Row<'_>, best: &Best, with_budget: bool) -> Vec<Cell> {
     cells
 }
 
+/// Why models have no host time.
+const NO_HOST_TIME: &str =
+    "host: measured of this pool only; how fast a model runs says nothing of what it models\n";
+
 /// What models were checked against, a line for those of which the same is known.
 fn remarks(outcomes: &[Vec<Outcome>]) -> String {
     let mut lines: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -264,7 +274,23 @@ fn remarks(outcomes: &[Vec<Outcome>]) -> String {
     }
     let line =
         |(remark, policies): &(&str, Vec<&str>)| format!("{}: {remark}\n", policies.join(", "));
-    lines.iter().map(line).collect()
+    let mut text: String = lines.iter().map(line).collect();
+    for of_trace in outcomes {
+        let mixing: Vec<&str> =
+            of_trace.iter().filter(|o| o.mixes_pools).map(Outcome::policy).collect();
+        if let Some(first) = of_trace.first().filter(|_| !mixing.is_empty()) {
+            let _ = writeln!(
+                text,
+                "{} under {}: pools of captured graphs are not kept apart, so it may need more",
+                first.trace(),
+                mixing.join(", ")
+            );
+        }
+    }
+    if !text.is_empty() {
+        text.push_str(NO_HOST_TIME);
+    }
+    text
 }
 
 /// A Markdown table with a row for each trace and policy.
@@ -303,7 +329,7 @@ pub(super) fn markdown(outcomes: &[Vec<Outcome>], sort: SortOption, with_budget:
 }
 
 /// The names of the columns of comma-separated values; those of JSON where it has the same figure.
-const CSV_COLUMNS: [&str; 16] = [
+const CSV_COLUMNS: [&str; 17] = [
     "trace",
     "policy",
     "peak_requested_bytes",
@@ -315,6 +341,7 @@ const CSV_COLUMNS: [&str; 16] = [
     "driver_calls",
     "driver_time_us",
     "driver_share",
+    "tail_allocation_us",
     "worst_allocation_us",
     "waits",
     "host_ns_per_op",
@@ -347,6 +374,7 @@ pub(super) fn csv(outcomes: &[Vec<Outcome>]) -> String {
             outcome.driver_calls().to_string(),
             outcome.driver_us().to_string(),
             share(outcome.driver_share()),
+            outcome.tail_us().to_string(),
             outcome.worst_us().to_string(),
             outcome.waits().to_string(),
             text(outcome.host_ns()),

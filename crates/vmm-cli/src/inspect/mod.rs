@@ -3,7 +3,7 @@
 mod show;
 
 use crate::exit::Exit;
-use crate::inputs::trace_files;
+use crate::inputs::{tell_apart, trace_files};
 use crate::options::InspectOptions;
 use crate::policies::policies;
 use crate::progress::Progress;
@@ -36,14 +36,18 @@ pub(crate) fn run(options: &InspectOptions, terminal: Terminal) -> Exit {
             }
         }
     }
+    tell_apart(found.iter_mut().map(|inspection| &mut inspection.name));
     if options.json {
         // Numbers and strings only: JSON can say all of it.
         let mut text = serde_json::to_string_pretty(&found).expect("numbers and strings");
         text.push('\n');
         return exit.worse(terminal.print(&text));
     }
-    let texts: Vec<String> =
+    let mut texts: Vec<String> =
         found.iter().map(|inspection| show::text(inspection, terminal.coloured)).collect();
+    if found.len() > 1 {
+        texts.push(show::overview(&found, terminal.coloured));
+    }
     if texts.is_empty() { exit } else { exit.worse(terminal.print(&texts.join("\n"))) }
 }
 

@@ -34,6 +34,38 @@ pub(crate) fn text(inspection: &Inspection, coloured: bool) -> String {
     page.text
 }
 
+/// One line for each device, such as the ranks of a job.
+pub(crate) fn overview(inspections: &[Inspection], coloured: bool) -> String {
+    let mut page = Page { text: String::new(), coloured };
+    let title = page.styled(&format!("all {} devices", inspections.len()), Style::new().bold());
+    page.text = format!("{title}\n");
+    let mut table = Table::default();
+    let names = ["", "needed", "reserved", "fragmentation", "failed", "smallest budget", "policy"];
+    table.push(names.map(Cell::heading).into());
+    for inspection in inspections {
+        let worst = inspection.worst();
+        let reserved = inspection.peak_reserved_bytes;
+        let failed = inspection.oom_count.to_string();
+        let least = inspection.least_budget();
+        table.push(vec![
+            Cell::from(inspection.name.as_str()),
+            bytes(inspection.peak_requested_bytes).into(),
+            reserved.map_or_else(|| Cell::faint("-"), |reserved| bytes(reserved).into()),
+            match reserved {
+                None => Cell::faint("-"),
+                Some(_) => {
+                    format!("{} {}", worst.level.name(), percent(worst.fragmentation)).into()
+                }
+            },
+            if inspection.oom_count > 0 { Cell::alarming(failed) } else { failed.into() },
+            least.map_or_else(|| Cell::faint("-"), |(_, budget)| bytes(budget).into()),
+            least.map_or_else(|| Cell::faint("-"), |(row, _)| row.policy.as_str().into()),
+        ]);
+    }
+    page.table(&table);
+    page.text
+}
+
 /// What one out-of-memory event says, in a sentence.
 fn failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
     let moment = &oom.moment;
@@ -125,22 +157,24 @@ impl Page {
             time(inspection.duration_us),
             count(inspection.streams as u64, "stream"),
         );
-        let needed = bytes(inspection.peak_requested_bytes);
+        let (needed, when) =
+            (bytes(inspection.peak_requested_bytes), time(inspection.peak.time_us));
+        let mut needed = format!("needed {needed} at {when}");
+        if inspection.peak_with_graphs_bytes > inspection.peak_requested_bytes {
+            let with = bytes(inspection.peak_with_graphs_bytes);
+            let _ = write!(needed, " ({with} with what pools of captured graphs keep)");
+        }
         match inspection.peak_reserved_bytes {
-            None => self.line(&format!("needed {needed} at {}", time(inspection.peak.time_us))),
+            None => self.line(&needed),
             Some(reserved) => {
                 #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
                 let ratio = reserved as f64 / inspection.peak_requested_bytes.max(1) as f64;
                 let ratio = if inspection.peak_requested_bytes == 0 {
                     String::new()
                 } else {
-                    format!(", {ratio:.2} times that")
+                    format!(", {ratio:.2} times what was needed")
                 };
-                self.line(&format!(
-                    "needed {needed} at {}, reserved {}{ratio}",
-                    time(inspection.peak.time_us),
-                    bytes(reserved)
-                ));
+                self.line(&format!("{needed}, reserved {}{ratio}", bytes(reserved)));
             }
         }
     }
@@ -261,6 +295,7 @@ impl Page {
         for growth in inspection.growths.iter().take(MOST_ROWS) {
             table.push(vec![
                 Cell::from(growth.name.as_str()),
+                growth.bars().into(),
                 format!("{} to {}", bytes(growth.from_bytes), bytes(growth.to_bytes)).into(),
                 format!("in {} of {} steps", growth.rises, growth.steps).into(),
                 count(growth.tensors, "tensor").into(),

@@ -13,16 +13,18 @@ The table, for each trace the policies in the order of --sort:
   budget    the smallest limit under which every allocation succeeds, over what it needs
   calls     driver calls on the allocating thread; driver is their time, and its share of
             the trace's duration, without waits for the device
+  tail      driver time that 999 of 1000 allocations did not exceed, waits for the device
+            included
   worst     driver time of the dearest single allocation, waits for the device included
   waits     how often the host waited for the device, --lag each
   host      real time of one allocation or release in nanoseconds, while other replays ran;
-            only of this pool, for how fast a model is says nothing of what it models
+            only of this pool, for how fast a model runs says nothing of what it models
   failed    allocations for which there was no memory
   checked   what a model was held against: 'recorded' memory over time, peaks of 'live'
             runs, or 'no'; the lines below say with what result
 Reserved memory and driver time are those of a run without a limit, or with the policy's.
 Behind several traces there are rows for all: geometric means of ratios, shares and host
-time, sums of calls, waits and driver time, the worst of worst.
+time, sums of calls, waits and driver time, the most of tail and worst.
 
 Policies, with their settings; several settings are joined by colons:
   vmm          this pool, on a mock device with the costs of an H200: limit, target
@@ -107,6 +109,8 @@ pub enum SortOption {
     Budget,
     /// Driver time
     Driver,
+    /// The dearest of a thousand allocations
+    Tail,
     /// The dearest allocation
     Worst,
     /// As on the command line

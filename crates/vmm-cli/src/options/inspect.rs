@@ -14,9 +14,10 @@ For each device of each file:
                  reserved, medium below 0.3, high below 0.6, severe above
   grows          tensors of one origin of which more stay with every part of the recording
   out of memory  what was asked for, and what was in the way
-  policies       what the recorded allocator had, and the smallest budget in which this pool
-                 serves every request, also those that failed, on a mock device with the
-                 costs of an H200
+  policies       what the recorded allocator had, and for this pool, on a mock device with the
+                 costs of an H200, and models of PyTorch's allocator the most that they
+                 reserve and the smallest budget in which they serve every request, also
+                 those that failed; 'vmm compare' says how far models are to be believed
 
 Examples:
   vmm inspect oom.pickle                       after a failure

@@ -6,8 +6,8 @@ use vmm_replay::Amount;
 
 pub(super) const HELP: &str = "\
 The report is one HTML file that needs no network: memory over time, fragmentation by cause,
-addresses over time, what lay where at the peak, what this pool would need, its device calls,
-and all that 'vmm inspect' says. Several files, such as the ranks of one job, stand side by
+addresses over time, what lay where at the peak, what this pool and PyTorch's settings would
+need, device calls, and all that 'vmm inspect' says. Several files, such as the ranks of one job, stand side by
 side in one report.
 
 Examples:
@@ -42,7 +42,7 @@ pub struct ReportOptions {
     #[arg(long, value_name = "AMOUNT")]
     pub limit: Option<Amount>,
 
-    /// Do not replay the trace: faster, but without this pool's memory and calls
+    /// Do not replay the trace: faster, but without the memory and calls of policies
     #[arg(long)]
     pub no_replay: bool,
 

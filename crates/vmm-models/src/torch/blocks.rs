@@ -46,8 +46,8 @@ pub(super) struct BlockPool {
     pub(super) is_small: bool,
     /// Whether it belongs to captured graphs.
     pub(super) is_private: bool,
-    /// Blocks that the program holds.
-    pub(super) live: u64,
+    /// Whether these graphs were destroyed.
+    pub(super) is_ended: bool,
     /// Stream, length, address: the order of the best fit.
     pub(super) free: BTreeSet<(u16, u64, u64, Id)>,
     /// Stream, address.
@@ -97,7 +97,7 @@ impl Blocks {
         let Block { addr, len, stream, pool, .. } = *self.get(id);
         let pool = &mut self.pools[pool as usize];
         match state {
-            State::Live => pool.live += 1,
+            State::Live => {}
             State::Free => {
                 pool.free.insert((stream, len, addr, id));
                 self.table[id as usize].since = pool.searches;
@@ -113,7 +113,7 @@ impl Blocks {
         let Block { addr, len, stream, pool, state, .. } = *self.get(id);
         let pool = &mut self.pools[pool as usize];
         match state {
-            State::Live => pool.live -= 1,
+            State::Live => {}
             State::Free => {
                 pool.free.remove(&(stream, len, addr, id));
             }

@@ -13,8 +13,8 @@
 //! for each segment or page, and a wait for the whole device whenever one is given back.
 //!
 //! *Left out*: `roundup_power2_divisions` by interval, memory pools that users make with an allocator
-//! of their own, limits on the length of expandable segments, and when a graph is destroyed: memory
-//! of a graph's pool is given back only by `empty_cache` and only once nothing in the pool is live.
+//! of their own, and limits on the length of expandable segments. When a graph was destroyed a trace
+//! tells only by memory of its pool that was given back: until then that stays.
 
 mod blocks;
 mod expandable;
@@ -60,6 +60,8 @@ impl CachingAllocator {
                 ..BlockPool::default()
             });
         }
+        // Who asks has graphs.
+        pools[index].is_ended = false;
         index
     }
 
@@ -164,6 +166,11 @@ impl Model for CachingAllocator {
         self.blocks.leave(block);
         self.blocks.merge(block, State::Free);
         self.blocks.enter(block, State::Free);
+    }
+
+    fn end_pool(&mut self, pool: u16) {
+        let halves = usize::from(pool) * 2;
+        self.blocks.pools.iter_mut().skip(halves).take(2).for_each(|half| half.is_ended = true);
     }
 
     fn release_cached(&mut self, driver: &mut Driver) {

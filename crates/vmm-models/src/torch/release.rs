@@ -60,12 +60,10 @@ impl CachingAllocator {
         released >= wanted
     }
 
-    /// Gives back all that is cached, of graphs' pools only those without a live block.
+    /// Gives back all that is cached, of graphs' pools only those whose graphs are gone: others may run.
     pub(super) fn release_all(&mut self, driver: &mut Driver) {
         for pool in 0..self.blocks.pools.len() {
-            let graph = pool / 2 * 2;
-            let in_use = |half: usize| self.blocks.pools.get(half).is_some_and(|p| p.live > 0);
-            if self.blocks.pools[pool].is_private && (in_use(graph) || in_use(graph + 1)) {
+            if self.blocks.pools[pool].is_private && !self.blocks.pools[pool].is_ended {
                 continue;
             }
             let cached: Vec<Id> =

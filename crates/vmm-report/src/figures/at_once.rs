@@ -4,12 +4,12 @@ use super::scale::{WIDTH, legend};
 use super::{Figure, Picture};
 use crate::state::Content;
 use crate::svg::{Anchor, Svg};
-use crate::text::{bytes, time};
+use crate::text::{bytes, count as counted, time};
 
 /// Rows of the state at the peak.
 const STATE_ROWS: u64 = 24;
 /// Colours for owners; more owners than these share them.
-const OWNER_COLOURS: usize = 8;
+pub(crate) const OWNER_COLOURS: usize = 8;
 const LEFT: f64 = 12.0;
 
 /// What lay where when most was needed: addresses go to the right and then down.
@@ -57,69 +57,96 @@ pub(super) fn state(picture: &Picture) -> Option<Figure> {
     Some(Figure { name: "peak", title, drawing: svg })
 }
 
+/// Where bars begin in figures of policies: the longest name of one fits before.
+const BARS: f64 = 350.0;
+/// How long the longest bar is; its figures stand behind it.
+const LONGEST_BAR: f64 = 410.0;
+
 /// What each policy needs, as bars.
 #[expect(clippy::cast_precision_loss, reason = "pixels need no 53 bits")]
 pub(crate) fn policies(picture: &Picture) -> Option<Figure> {
     let inspection = &picture.inspection;
-    let mut bars = vec![("k-requested", "needed".to_owned(), inspection.needed_bytes())];
+    let needed = inspection.needed_bytes();
+    let mut rows = vec![("needed", vec![("k-requested", needed, "")])];
     for row in &inspection.policies {
-        if let Some(peak) = row.peak_reserved_bytes {
-            let failed = if row.failures > 0 { ", and failed" } else { "" };
-            bars.push(("k-reserved", format!("{}: reserved{failed}", row.policy), peak));
-        }
-        if let Some(budget) = row.smallest_budget_bytes {
-            bars.push(("k-pool", format!("{}: smallest budget", row.policy), budget));
-        }
+        let failed = if row.failures > 0 { ", and failed" } else { "" };
+        let reserved = row.peak_reserved_bytes.map(|size| ("k-reserved", size, failed));
+        let budget = row.smallest_budget_bytes.map(|size| ("k-budget", size, ""));
+        rows.push((&row.policy, reserved.into_iter().chain(budget).collect()));
     }
-    if bars.len() < 2 {
+    if rows.len() < 2 {
         return None;
     }
     let title = format!("{}: what it takes", inspection.name);
-    let most = bars.iter().map(|&(.., size)| size).max()?.max(1);
-    let mut svg = Svg::new(WIDTH, 40.0 + 28.0 * bars.len() as f64);
+    let bars = || rows.iter().flat_map(|(_, bars)| bars);
+    let most = bars().map(|&(_, size, _)| size).max()?.max(1);
+    let (bar, gap) = (17.0, 9.0);
+    let height = 56.0 + bars().count() as f64 * bar + rows.len() as f64 * gap;
+    let mut svg = Svg::new(WIDTH, height);
     svg.text("title", Anchor::Start, LEFT, 20.0, &title);
-    let needed = inspection.needed_bytes().max(1) as f64;
-    for (index, (class, name, size)) in bars.iter().enumerate() {
-        let y = 36.0 + 28.0 * index as f64;
-        let w = 480.0 * *size as f64 / most as f64;
-        svg.text("faint", Anchor::End, 268.0, y + 14.0, name);
-        svg.named_rect(class, [276.0, y, w, 20.0], name);
-        let label = format!("{}, {:.3}x", bytes(*size), *size as f64 / needed);
-        svg.text("faint", Anchor::Start, 284.0 + w, y + 14.0, &label);
+    let names = [
+        ("k-requested", "needed"),
+        ("k-reserved", "most reserved"),
+        ("k-budget", "smallest budget"),
+    ];
+    legend(&mut svg, &names);
+    let mut y = 54.0;
+    for (name, bars) in &rows {
+        let middle = y + bars.len() as f64 * bar / 2.0 + 3.0;
+        svg.text("", Anchor::End, BARS - 8.0, middle, name);
+        for &(class, size, remark) in bars {
+            let w = LONGEST_BAR * size as f64 / most as f64;
+            svg.named_rect(class, [BARS, y, w, bar - 2.0], name);
+            let over = size as f64 / needed.max(1) as f64;
+            let label = format!("{}, {over:.3}x{remark}", bytes(size));
+            svg.text("faint", Anchor::Start, BARS + 8.0 + w, y + 12.0, &label);
+            y += bar;
+        }
+        y += gap;
     }
     Some(Figure { name: "policies", title, drawing: svg })
 }
 
-/// Device calls of the policies that were replayed, by operation: their time, in logarithmic bars.
+/// Device calls of policies by operation: their time, in logarithmic bars.
 #[expect(clippy::cast_precision_loss, reason = "pixels need no 53 bits")]
 pub(crate) fn calls(picture: &Picture) -> Option<Figure> {
-    let mut bars = Vec::new();
-    for row in &picture.inspection.policies {
-        let both = [("k-pool", "", &row.calls), ("k-live", ", worker", &row.worker_calls)];
-        for (class, who, calls) in both {
-            bars.extend(
-                calls.iter().map(|(op, count, us)| {
-                    (class, format!("{}{who}: {op}", row.policy), *count, *us)
-                }),
-            );
-        }
-    }
-    let most = bars.iter().map(|&(.., us)| us).fold(1.0, f64::max);
-    if bars.is_empty() {
+    let rows: Vec<_> = picture
+        .inspection
+        .policies
+        .iter()
+        .filter(|row| !row.calls.is_empty() || !row.worker_calls.is_empty())
+        .collect();
+    let calls = || rows.iter().flat_map(|row| row.calls.iter().chain(&row.worker_calls));
+    let most = calls().map(|&(.., us)| us).fold(1.0, f64::max);
+    if rows.is_empty() {
         return None;
     }
     let title = format!("{}: device calls and their time", picture.inspection.name);
-    let mut svg = Svg::new(WIDTH, 40.0 + 24.0 * bars.len() as f64);
+    let (bar, gap) = (19.0, 9.0);
+    let height = 56.0 + calls().count() as f64 * bar + rows.len() as f64 * gap;
+    let mut svg = Svg::new(WIDTH, height);
     svg.text("title", Anchor::Start, LEFT, 20.0, &title);
-    svg.text("faint", Anchor::End, WIDTH - LEFT, 20.0, "bars are logarithmic");
-    for (index, (class, name, count, us)) in bars.iter().enumerate() {
-        let y = 34.0 + 24.0 * index as f64;
-        let w = 430.0 * (us + 1.0).ln() / (most + 1.0).ln();
-        svg.text("faint", Anchor::End, 268.0, y + 13.0, name);
-        svg.named_rect(class, [276.0, y, w, 17.0], name);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
-        let label = format!("{count} calls, {}", time(*us as u64));
-        svg.text("faint", Anchor::Start, 284.0 + w, y + 13.0, &label);
+    legend(&mut svg, &[("k-budget", "on the allocating thread"), ("k-live", "on the worker")]);
+    svg.text("faint", Anchor::End, WIDTH - LEFT, 41.0, "bars are logarithmic");
+    let mut y = 54.0;
+    for row in &rows {
+        svg.text("", Anchor::Start, LEFT, y + 13.0, &row.policy);
+        for (class, calls) in [("k-budget", &row.calls), ("k-live", &row.worker_calls)] {
+            for (op, count, us) in calls {
+                let w = LONGEST_BAR * (us + 1.0).ln() / (most + 1.0).ln();
+                svg.text("faint", Anchor::End, BARS - 8.0, y + 13.0, op);
+                svg.named_rect(class, [BARS, y, w, bar - 3.0], op);
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "saturates"
+                )]
+                let label = format!("{}, {}", counted(*count, "call"), time(*us as u64));
+                svg.text("faint", Anchor::Start, BARS + 8.0 + w, y + 13.0, &label);
+                y += bar;
+            }
+        }
+        y += gap;
     }
     Some(Figure { name: "calls", title, drawing: svg })
 }

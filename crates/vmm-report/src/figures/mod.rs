@@ -7,6 +7,7 @@ mod scale;
 use crate::address_map::AddressMap;
 use crate::inspection::Inspection;
 use crate::owners::Names;
+use crate::policies::PolicyRow;
 use crate::recorded::Recorded;
 use crate::state::State;
 use crate::svg::Svg;
@@ -38,7 +39,7 @@ impl Picture {
     pub fn new(
         file: &DetailedTrace,
         index: usize,
-        policies: Vec<crate::PolicyRow>,
+        policies: Vec<PolicyRow>,
         limit: Option<u64>,
     ) -> Self {
         let recorded = Recorded::new(file, index);
@@ -80,6 +81,11 @@ impl Figure {
     }
 }
 
+/// Policies with a line of what they reserved, numbered as their colours are.
+pub(crate) fn lines(inspection: &Inspection) -> impl Iterator<Item = (usize, &PolicyRow)> {
+    inspection.policies.iter().filter(|row| !row.reserved.is_empty()).enumerate()
+}
+
 /// All figures that there is something to draw for.
 #[must_use]
 pub fn figures(picture: &Picture) -> Vec<Figure> {
@@ -94,5 +100,5 @@ pub fn figures(picture: &Picture) -> Vec<Figure> {
     figures.into_iter().flatten().collect()
 }
 
-pub(crate) use at_once::{calls, policies};
+pub(crate) use at_once::{OWNER_COLOURS, calls, policies};
 pub(crate) use over_time::LAYERS;

@@ -7,6 +7,16 @@ use crate::svg::Anchor;
 use crate::text;
 use crate::timeline::{Span, Stretch};
 
+/// Classes of colour for lines of policies, and for the same in a legend.
+const LINES: [(&str, &str); 6] = [
+    ("s-p0", "k-p0"),
+    ("s-p1", "k-p1"),
+    ("s-p2", "k-p2"),
+    ("s-p3", "k-p3"),
+    ("s-p4", "k-p4"),
+    ("s-p5", "k-p5"),
+];
+
 /// What the program had asked for, what blocks took, and what was reserved.
 pub(super) fn memory(picture: &Picture) -> Option<Figure> {
     let stretches = &picture.timeline.stretches;
@@ -14,7 +24,8 @@ pub(super) fn memory(picture: &Picture) -> Option<Figure> {
         return None;
     }
     let inspection = &picture.inspection;
-    let of_policies = inspection.policies.iter().flat_map(|row| &row.reserved);
+    let of_policies = super::lines(inspection).filter(|(_, row)| !row.is_recorded);
+    let of_policies = of_policies.flat_map(|(_, row)| &row.reserved);
     let most = stretches
         .iter()
         .map(|s| s.reserved.high.max(s.live.high))
@@ -31,13 +42,13 @@ pub(super) fn memory(picture: &Picture) -> Option<Figure> {
         line(&mut svg, &plot, "s-reserved", stretches, |s| s.reserved);
         names.push(("k-reserved", "reserved"));
     }
-    for row in inspection.policies.iter().filter(|row| !row.reserved.is_empty()) {
+    for (index, row) in super::lines(inspection).filter(|(_, row)| !row.is_recorded) {
         let points = row.reserved.iter().enumerate().flat_map(|(at, &(time, bytes))| {
             let end = row.reserved.get(at + 1).map_or(plot.end(), |&(time, _)| plot.x(time));
             [(plot.x(time), plot.y(bytes)), (end, plot.y(bytes))]
         });
-        svg.path("s-pool", points);
-        names.push(("k-pool", "reserved by this pool"));
+        svg.path(LINES[index % LINES.len()].0, points);
+        names.push((LINES[index % LINES.len()].1, &row.policy));
     }
     line(&mut svg, &plot, "s-live", stretches, |s| s.live);
     line(&mut svg, &plot, "s-requested", stretches, |s| s.requested);
@@ -127,6 +138,24 @@ pub(super) fn causes(picture: &Picture) -> Option<Figure> {
     Some(Figure { name: "causes", title, drawing: svg })
 }
 
+/// Rows of the map that are one on paper, which has fewer dots than there are rows.
+const TOGETHER: usize = 3;
+
+/// The level of several cells. What is in use at all is not shown as free, nor the other way round.
+fn mean_level(cells: &[u8]) -> u8 {
+    let (mut sum, mut count) = (0, 0);
+    for &cell in cells.iter().filter(|&&cell| cell > 0) {
+        sum += u32::from(cell);
+        count += 1;
+    }
+    if count == 0 {
+        return 0;
+    }
+    let all_full = sum == count * u32::from(FULL);
+    let mean = u8::try_from(sum.div_ceil(count)).unwrap_or(FULL);
+    if all_full { FULL } else { mean.min(FULL - 1) }
+}
+
 /// Addresses over time.
 pub(super) fn map(picture: &Picture) -> Option<Figure> {
     let map = &picture.map;
@@ -137,17 +166,18 @@ pub(super) fn map(picture: &Picture) -> Option<Figure> {
     let title = format!("{}: addresses over time", picture.inspection.name);
     let mut svg = plot.begin(&title);
     #[expect(clippy::cast_precision_loss, reason = "a few hundred rows")]
-    let row_height = (plot.y(0) - plot.y(map.len)) / ROWS as f64;
+    let row_height = (plot.y(0) - plot.y(map.len)) / (ROWS / TOGETHER) as f64;
     let bottom = plot.y(0);
     let [left, _, width, _] = plot.inside();
     for (index, column) in map.cells.chunks(ROWS).enumerate() {
+        let column: Vec<u8> = column.chunks(TOGETHER).map(mean_level).collect();
         let from = plot.x(map.times_us[index]);
         let to = map.times_us.get(index + 1).map_or(left + width, |&time| plot.x(time));
         let mut row = 0;
-        while row < ROWS {
+        while row < column.len() {
             let level = column[row];
             let end = column[row..].iter().position(|&other| other != level);
-            let end = end.map_or(ROWS, |len| row + len);
+            let end = end.map_or(column.len(), |len| row + len);
             if level > 0 && to > from {
                 #[expect(clippy::cast_precision_loss, reason = "a few hundred rows")]
                 let (low, high) = (row as f64 * row_height, end as f64 * row_height);

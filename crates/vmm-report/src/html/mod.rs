@@ -5,7 +5,7 @@ mod tables;
 
 use std::fmt::Write as _;
 
-use crate::figures::{Picture, calls, policies};
+use crate::figures::{Picture, calls, lines, policies};
 use crate::svg::escaped;
 
 const CSS: &str = include_str!("../page/report.css");
@@ -44,6 +44,10 @@ pub fn html(title: &str, pictures: &[Picture]) -> String {
     )
 }
 
+const HINT: &str = "<p class=\"soft hint\">Drag to move, Ctrl and the wheel to zoom, double-click to \
+    show all; with the keyboard + − 0 and the arrows. On the map of addresses Shift and the wheel, or \
+    PageUp and PageDown, zoom in on addresses. The names of lines show and hide them.</p>";
+
 // Writing to a string cannot fail.
 
 /// All devices at a glance, at one scale, and the tabs.
@@ -74,30 +78,20 @@ fn device(body: &mut String, index: usize, picture: &Picture) {
     let knows_reserved = inspection.peak_reserved_bytes.is_some();
     let _ = write!(body, "<section class=\"device\" id=\"device{index}\">");
     let _ = write!(body, "<h2>{}</h2>{}", escaped(&inspection.name), tables::summary(inspection));
-    let mut names = Vec::new();
+    canvas(body, index, "memory", "Memory over time", &line_names(index, picture), 320);
+    body.push_str(HINT);
     if knows_reserved {
-        names.push(("reserved", "reserved"));
-    }
-    if inspection.policies.iter().any(|row| !row.reserved.is_empty()) {
-        names.push(("pool", "reserved by this pool"));
-    }
-    names.extend([("live", "in blocks"), ("requested", "asked for")]);
-    if picture.limit.is_some() {
-        names.push(("limit", "limit"));
-    }
-    canvas(body, index, "memory", "Memory over time", &names, 300);
-    if knows_reserved {
-        let names = crate::figures::LAYERS.map(|(class, name)| (&class[2..], name));
+        let names = key(&crate::figures::LAYERS.map(|(class, name)| (&class[2..], name)));
         canvas(body, index, "causes", "Fragmentation by cause", &names, 300);
-        let names = [("free", "free"), ("full", "in use")];
-        canvas(body, index, "map", "Addresses over time, gaps left out", &names, 360);
+        let names = key(&[("free", "free"), ("full", "in use")]);
+        canvas(body, index, "map", "Addresses over time, gaps left out", &names, 380);
         let title =
             format!("What lay where at the peak, {}", crate::text::time(picture.state.time_us));
-        let names = [
+        let names = key(&[
             ("in-use", "in use, a colour for each owner"),
             ("fenced", "released, still in use by a stream"),
             ("free", "free"),
-        ];
+        ]);
         canvas(body, index, "peak", &title, &names, 380);
         if picture.state.left_out > 0 {
             let _ = write!(
@@ -107,7 +101,7 @@ fn device(body: &mut String, index: usize, picture: &Picture) {
             );
         }
     }
-    body.push_str(&tables::findings(inspection));
+    body.push_str(&tables::findings(picture));
     let titles = ["What each policy needs", "Device calls"];
     for (figure, title) in [policies(picture), calls(picture)].into_iter().zip(titles) {
         if let Some(figure) = figure {
@@ -121,24 +115,82 @@ fn device(body: &mut String, index: usize, picture: &Picture) {
     body.push_str("</section>");
 }
 
-fn canvas(
-    body: &mut String,
-    device: usize,
-    kind: &str,
-    title: &str,
-    names: &[(&str, &str)],
-    height: u32,
-) {
-    let _ = write!(body, "<figure><figcaption>{}<span class=\"legend\">", escaped(title));
+/// The names of a figure's colours.
+fn key(names: &[(&str, &str)]) -> String {
+    let mut text = String::new();
     for (colour, name) in names {
-        let _ = write!(body, "<span style=\"--swatch:var(--{colour})\">{name}</span>");
+        let _ = write!(text, "<span style=\"--swatch:var(--{colour})\">{name}</span>");
     }
-    body.push_str("</span>");
-    if kind != "peak" {
+    text
+}
+
+/// The names of the lines of memory over time: buttons that show and hide them.
+fn line_names(device: usize, picture: &Picture) -> String {
+    let inspection = &picture.inspection;
+    let mut names = Vec::new();
+    if inspection.peak_reserved_bytes.is_some() {
+        names.push(("reserved".to_owned(), "reserved".to_owned(), true));
+    }
+    // A model of what recorded the program would only hide the recorded line.
+    let of_policies = lines(inspection).map(|(index, row)| {
+        (format!("p{index}"), format!("reserved by {}", row.policy), !row.is_recorded)
+    });
+    names.extend(of_policies);
+    names.extend(
+        [("live", "in blocks"), ("requested", "asked for")]
+            .map(|(line, name)| (line.to_owned(), name.to_owned(), true)),
+    );
+    if picture.limit.is_some() {
+        names.push(("limit".to_owned(), "limit".to_owned(), true));
+    }
+    let mut text = String::new();
+    for (line, name, is_shown) in names {
+        let _ = write!(
+            text,
+            "<button type=\"button\" class=\"line\" data-line=\"{line}\" data-device=\"{device}\" \
+             aria-pressed=\"{is_shown}\" style=\"--swatch:var(--{})\" title=\"show or hide\">{}</button>",
+            swatch(&line),
+            escaped(&name)
+        );
+    }
+    text
+}
+
+/// The colour of a line: there are six for policies, and more policies share them.
+fn swatch(line: &str) -> String {
+    let number = line.strip_prefix('p').and_then(|number| number.parse::<usize>().ok());
+    number.map_or_else(|| line.to_owned(), |number| format!("p{}", number % 6))
+}
+
+/// A control of a figure: what it does, its sign, and what a reader hears.
+type Tool = (&'static str, &'static str, &'static str);
+
+const TIME_TOOLS: [Tool; 5] = [
+    ("left", "◀", "earlier"),
+    ("right", "▶", "later"),
+    ("in", "+", "zoom in"),
+    ("out", "−", "zoom out"),
+    ("all", "all", "show all"),
+];
+
+const ADDRESS_TOOLS: [Tool; 4] = [
+    ("up", "▲", "higher addresses"),
+    ("down", "▼", "lower addresses"),
+    ("taller", "↕+", "zoom in on addresses"),
+    ("flatter", "↕−", "zoom out of addresses"),
+];
+
+fn canvas(body: &mut String, device: usize, kind: &str, title: &str, names: &str, height: u32) {
+    let title = escaped(title);
+    let _ = write!(body, "<figure><figcaption>{title}<span class=\"legend\">{names}</span>");
+    let (address_tools, time_tools): (&[Tool], &[Tool]) = match kind {
+        "peak" => (&[], &[]),
+        "map" => (&ADDRESS_TOOLS, &TIME_TOOLS),
+        _ => (&[], &TIME_TOOLS),
+    };
+    if !time_tools.is_empty() {
         body.push_str("<span class=\"tools\">");
-        let tools = [("left", "◀"), ("right", "▶"), ("in", "+"), ("out", "−"), ("all", "all")];
-        let says = ["earlier", "later", "zoom in", "zoom out", "show all"];
-        for ((act, sign), says) in tools.into_iter().zip(says) {
+        for (act, sign, says) in address_tools.iter().chain(time_tools) {
             let _ = write!(
                 body,
                 "<button type=\"button\" data-act=\"{act}\" data-device=\"{device}\" \
@@ -147,17 +199,9 @@ fn canvas(
         }
         body.push_str("</span>");
     }
-    let hint = match kind {
-        "peak" => "",
-        _ => {
-            " title=\"Drag to move, Ctrl and wheel to zoom, double-click to show all; keys: + - 0 \
-              and arrows\""
-        }
-    };
     let _ = write!(
         body,
         "</figcaption><canvas data-kind=\"{kind}\" data-device=\"{device}\" \
-         style=\"height:{height}px\" aria-label=\"{}\"{hint}></canvas></figure>",
-        escaped(title)
+         style=\"height:{height}px\" aria-label=\"{title}\"></canvas></figure>"
     );
 }

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::figures::Picture;
+use crate::figures::{OWNER_COLOURS, Picture};
 use crate::inspection::{Inspection, OutOfMemory};
-use crate::moment::Moment;
+use crate::moment::{Moment, Wanted};
 use crate::recorded::Allocator;
 use crate::svg::escaped;
 use crate::text::{bytes, count, percent, time};
@@ -40,7 +40,8 @@ fn share(part: u64, whole: u64) -> String {
 
 /// One row for each device or rank.
 pub(super) fn ranks(pictures: &[Picture]) -> String {
-    let header = ["", "needed", "reserved", "fragmentation", "failed", "duration", "events"];
+    let header =
+        ["", "needed", "reserved", "runs in", "fragmentation", "failed", "duration", "events"];
     let rows = pictures.iter().map(|picture| {
         let inspection = &picture.inspection;
         let reserved = inspection.peak_reserved_bytes;
@@ -48,6 +49,7 @@ pub(super) fn ranks(pictures: &[Picture]) -> String {
             escaped(&inspection.name),
             bytes(inspection.peak_requested_bytes),
             reserved.map_or_else(|| "-".to_owned(), bytes),
+            least_budget(inspection),
             reserved.map_or_else(|| "-".to_owned(), |_| level(inspection.worst())),
             inspection.oom_count.to_string(),
             time(inspection.duration_us),
@@ -55,6 +57,14 @@ pub(super) fn ranks(pictures: &[Picture]) -> String {
         ]
     });
     table(&header, rows)
+}
+
+/// The smallest budget of all policies, and whose it is.
+fn least_budget(inspection: &Inspection) -> String {
+    inspection.least_budget().map_or_else(
+        || "-".to_owned(),
+        |(row, budget)| escaped(&format!("{} under {}", bytes(budget), row.policy)),
+    )
 }
 
 fn level(moment: &Moment) -> String {
@@ -74,6 +84,10 @@ pub(super) fn summary(inspection: &Inspection) -> String {
         bytes(inspection.peak_requested_bytes),
         time(inspection.peak.time_us),
     );
+    if inspection.peak_with_graphs_bytes > inspection.peak_requested_bytes {
+        let with = bytes(inspection.peak_with_graphs_bytes);
+        let _ = write!(text, " (<b>{with}</b> with what pools of captured graphs keep)");
+    }
     if let Some(reserved) = inspection.peak_reserved_bytes {
         let _ = write!(
             text,
@@ -122,14 +136,15 @@ fn failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
 }
 
 /// Owners, causes, growth and settings.
-pub(super) fn findings(inspection: &Inspection) -> String {
+pub(super) fn findings(picture: &Picture) -> String {
+    let inspection = &picture.inspection;
     let mut text = "<div class=\"columns\"><div><h3>Held at the peak by</h3>".to_owned();
     let peak = &inspection.peak;
     text.push_str(&table(
         &["", "bytes", "share", "tensors"],
         peak.owners.iter().take(MOST_ROWS).map(|owner| {
             vec![
-                escaped(&owner.name),
+                format!("{}{}", swatch(&picture.state.owners, &owner.name), escaped(&owner.name)),
                 bytes(owner.bytes),
                 share(owner.bytes, peak.held_bytes),
                 owner.tensors.to_string(),
@@ -144,12 +159,13 @@ pub(super) fn findings(inspection: &Inspection) -> String {
         text.push_str(&causes(inspection));
     }
     if !inspection.growths.is_empty() {
-        text.push_str("<div><h3>Grows step by step</h3>");
+        text.push_str("<div class=\"wide\"><h3>Grows step by step</h3>");
         text.push_str(&table(
-            &["", "from", "to", "steps", "tensors"],
+            &["", "held at least", "from", "to", "steps", "tensors"],
             inspection.growths.iter().take(MOST_ROWS).map(|growth| {
                 vec![
                     escaped(&growth.name),
+                    growth.bars(),
                     bytes(growth.from_bytes),
                     bytes(growth.to_bytes),
                     format!("{} of {}", growth.rises, growth.steps),
@@ -166,6 +182,25 @@ pub(super) fn findings(inspection: &Inspection) -> String {
         text.push_str("</div>");
     }
     text + "</div>"
+}
+
+/// The colour that an owner has in the picture of the peak.
+fn swatch(owners: &[String], name: &str) -> String {
+    let place = owners.iter().position(|owner| owner == name);
+    place.map_or_else(String::new, |place| {
+        format!("<i class=\"swatch\" style=\"background:var(--o{})\"></i>", place % OWNER_COLOURS)
+    })
+}
+
+/// A request, and in a smaller line who asks.
+fn asked(wanted: &Wanted) -> String {
+    let owner = wanted.owner.as_ref().map_or_else(String::new, |owner| format!(", {owner}"));
+    format!(
+        "{}<span class=\"asker\">stream {}{}</span>",
+        bytes(wanted.bytes),
+        wanted.stream,
+        escaped(&owner)
+    )
 }
 
 /// The causes at the peak of what was needed, and at the moment when they hurt most.
@@ -189,10 +224,11 @@ fn causes(inspection: &Inspection) -> String {
         }));
     }
     rows.push(line("reserved", &|m| bytes(m.causes.reserved)));
-    rows.push(line("judged by a request of", &|m| bytes(m.judged_by.bytes)));
+    rows.push(line("judged by a request of", &|m| asked(&m.judged_by)));
     rows.push(line("largest like it that can be served", &|m| bytes(m.largest_servable_bytes)));
-    rows.push(line("next to find no room", &|m| {
-        m.next.as_ref().map_or_else(|| "nothing".to_owned(), |next| bytes(next.bytes))
+    rows.push(line("next to find no room", &|m| match &m.next {
+        None => "nothing".to_owned(),
+        Some(next) => asked(next),
     }));
     text.push_str(&table(&header, rows));
     text + "</div>"

@@ -19,16 +19,25 @@ function time(us) {
   return us < 1e3 ? `${us.toFixed(0)} µs` : us < 1e6 ? `${(us / 1e3).toFixed(2)} ms` : `${(us / 1e6).toFixed(3)} s`;
 }
 // Marks: powers of two for bytes, 1, 2 or 5 times a power of ten for times.
-function byteStep(most) { let step = 1; while (most / step > 5) step *= 2; return step; }
+function byteStep(most) { let step = 1; while (most / step > 6) step *= 2; return step; }
 function timeStep(span, marks) {
   for (let step = 1; ; step *= 10) for (const f of [1, 2, 5]) if (span / (step * f) <= marks) return step * f;
 }
 function markText(us, step) {
   if (us === 0) return "0";
+  if (us < 1e3) return `${us} µs`;
   if (step >= 1e6) return `${us / 1e6} s`;
   if (us >= 1e6) return `${(us / 1e6).toFixed(Math.max(0, 6 - Math.floor(Math.log10(step))))} s`;
   return step >= 1e3 ? `${us / 1e3} ms` : `${(us / 1e3).toFixed(step >= 100 ? 1 : 3)} ms`;
 }
+
+// A mark of bytes, with as many digits as it takes to be exact, four at most.
+function markBytes(n) {
+  if (n === 0) return "0";
+  const [unit, name] = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]].find(([unit]) => n >= unit);
+  return `${+(n / unit).toFixed(4)} ${name}`;
+}
+function level(share) { return share < 0.1 ? "low" : share < 0.3 ? "medium" : share < 0.6 ? "high" : "severe"; }
 
 // The first index with t[index] > value.
 function after(t, value) {
@@ -74,7 +83,9 @@ class Pyramid {
 const LEFT = 68, RIGHT = 10, TOP = 8, BOTTOM = 24;
 const CAUSES = [["in-use", "in use"], ["rounding", "rounding"], ["fenced", "still in use by a stream"], ["other-pool", "other pool or class"],
   ["other-stream", "other stream"], ["too-small", "holes too small"], ["cached", "cached beyond need"]];
-const OWNERS = ["#4c78d8", "#3aa17e", "#b76cc4", "#c98a1b", "#5fa8c9", "#8a7fd1", "#7a9e3d", "#c0679a"];
+
+// Lines of the recorded program, and their places among the numbers of a stretch.
+const LINES = [["reserved", 6], ["live", 3], ["requested", 0]];
 
 class Device {
   constructor(data) {
@@ -84,7 +95,13 @@ class Device {
     this.curve = new Pyramid(f64(data.s.t), f32(data.s.v));
     this.samples = { t: f64(data.c.t), v: f32(data.c.v) };
     if (data.m) this.map = { ...data.m, t: f64(data.m.t), cells: bytesOf(data.m.cells) };
-    if (data.pool) this.pool = { t: f64(data.pool.t), v: f32(data.pool.v) };
+    this.samples.judged = f64(data.c.judged); this.samples.servable = f64(data.c.servable); this.samples.next = f64(data.c.next);
+    // Lines of what policies reserved, and of all lines those that are shown.
+    this.lines = data.lines.map((line, i) => ({ name: line.name, key: `p${i}`, color: `p${i % 6}`, t: f64(line.t), v: f32(line.v) }));
+    this.hidden = new Set(data.lines.flatMap((line, i) => line.on ? [] : [`p${i}`]));
+    // The part of the map's addresses that is shown.
+    this.a1 = this.a0 = 0;
+    if (this.map) { this.a1 = this.map.len; this.map.starts = f64(data.m.starts); this.map.offsets = f64(data.m.offsets); }
     if (data.p) this.peak = { ...data.p, offset: f64(data.p.offset), address: f64(data.p.address), size: f64(data.p.size), len: f64(data.p.len), owner: f64(data.p.owner) };
     this.charts = [];
     this.pointer = null;
@@ -95,6 +112,17 @@ class Device {
     this.t1 = this.t0 + span;
     this.redraw();
   }
+  showAddresses(a0, a1) {
+    // A few rows of the map at least: there is nothing to see in a part of one.
+    const all = this.map.len, span = Math.min(Math.max(a1 - a0, all / this.map.rows * 8), all);
+    this.a0 = Math.min(Math.max(a0, 0), all - span);
+    this.a1 = this.a0 + span;
+    this.redraw();
+  }
+  zoomAddresses(factor, at = (this.a0 + this.a1) / 2) { this.showAddresses(at - (at - this.a0) * factor, at + (this.a1 - at) * factor); }
+  panAddresses(share) { const by = (this.a1 - this.a0) * share; this.showAddresses(this.a0 + by, this.a1 + by); }
+  showAll() { if (this.map) this.showAddresses(0, this.map.len); this.show(0, this.end); }
+  shown(line) { return !this.hidden.has(line); }
   zoom(factor, at = (this.t0 + this.t1) / 2) { this.show(at - (at - this.t0) * factor, at + (this.t1 - at) * factor); }
   pan(share) { const by = (this.t1 - this.t0) * share; this.show(this.t0 + by, this.t1 + by); }
   redraw() {
@@ -118,30 +146,40 @@ class Chart {
       // Without a key the wheel belongs to the page, which must not be trapped.
       if (!(e.ctrlKey || e.metaKey || e.shiftKey)) return;
       e.preventDefault();
-      device.zoom(Math.exp((e.deltaY || e.deltaX) * 0.002), this.timeAt(e.offsetX));
+      const factor = Math.exp((e.deltaY || e.deltaX) * 0.002);
+      if (e.shiftKey && this.kind === "map") device.zoomAddresses(factor, this.bytesAt(e.offsetY));
+      else device.zoom(factor, this.timeAt(e.offsetX));
     }, { passive: false });
-    canvas.addEventListener("pointerdown", e => { this.drag = { x: e.clientX, t0: device.t0, t1: device.t1 }; canvas.setPointerCapture(e.pointerId); });
+    canvas.addEventListener("pointerdown", e => { this.drag = { x: e.clientX, y: e.clientY, t0: device.t0, t1: device.t1, a0: device.a0, a1: device.a1 }; canvas.setPointerCapture(e.pointerId); });
     canvas.addEventListener("pointerup", () => { this.drag = null; });
     canvas.addEventListener("pointercancel", () => { this.drag = null; });
-    canvas.addEventListener("dblclick", () => device.show(0, device.end));
+    canvas.addEventListener("dblclick", () => device.showAll());
     canvas.addEventListener("keydown", e => {
-      const act = { "+": () => device.zoom(0.5), "=": () => device.zoom(0.5), "-": () => device.zoom(2), "0": () => device.show(0, device.end),
-        ArrowLeft: () => device.pan(-0.2), ArrowRight: () => device.pan(0.2) }[e.key];
+      const upright = this.kind !== "map" ? {} : { ArrowUp: () => device.panAddresses(0.2), ArrowDown: () => device.panAddresses(-0.2),
+        PageUp: () => device.zoomAddresses(0.5), PageDown: () => device.zoomAddresses(2) };
+      const act = { "+": () => device.zoom(0.5), "=": () => device.zoom(0.5), "-": () => device.zoom(2), "0": () => device.showAll(),
+        ArrowLeft: () => device.pan(-0.2), ArrowRight: () => device.pan(0.2), ...upright }[e.key];
       if (act) { e.preventDefault(); act(); }
     });
   }
   get inner() { return this.width - LEFT - RIGHT; }
   timeAt(x) { return this.device.t0 + (x - LEFT) / this.inner * (this.device.t1 - this.device.t0); }
   x(t) { return LEFT + (t - this.device.t0) / (this.device.t1 - this.device.t0) * this.inner; }
-  y(bytes) { return TOP + (this.height - TOP - BOTTOM) * (1 - bytes / this.most); }
+  // From this.least at the bottom to this.most at the top.
+  y(bytes) { return TOP + (this.height - TOP - BOTTOM) * (1 - (bytes - this.least) / (this.most - this.least)); }
+  bytesAt(y) { return this.least + (1 - (y - TOP) / (this.height - TOP - BOTTOM)) * (this.most - this.least); }
   move(e) {
     const device = this.device;
     if (this.drag) {
       const by = (this.drag.x - e.clientX) / this.inner * (this.drag.t1 - this.drag.t0);
       device.show(this.drag.t0 + by, this.drag.t1 + by);
+      if (this.kind === "map") {
+        const up = (e.clientY - this.drag.y) / (this.height - TOP - BOTTOM) * (this.drag.a1 - this.drag.a0);
+        device.showAddresses(this.drag.a0 + up, this.drag.a1 + up);
+      }
       return;
     }
-    const text = this.kind === "peak" ? this.pieceAt(e.offsetX, e.offsetY) : this.textAt(this.timeAt(e.offsetX));
+    const text = this.kind === "peak" ? this.pieceAt(e.offsetX, e.offsetY) : this.textAt(this.timeAt(e.offsetX), e.offsetY);
     if (this.kind !== "peak") { device.pointer = this.timeAt(e.offsetX); device.redraw(); }
     tip.hidden = !text;
     if (!text) return;
@@ -150,19 +188,36 @@ class Chart {
     tip.style.left = `${right ? e.clientX + 14 : Math.max(4, e.clientX - 14 - tip.offsetWidth)}px`;
     tip.style.top = `${Math.max(4, Math.min(e.clientY + 14, innerHeight - tip.offsetHeight - 4))}px`;
   }
-  textAt(t) {
+  textAt(t, y) {
     const { device } = this, s = device.curve;
     if (t < device.t0 || t > device.t1 || !s.t.length) return "";
     if (this.kind === "causes") {
       const i = Math.max(0, after(device.samples.t, t) - 1), v = device.samples.v;
-      const lines = CAUSES.map(([, name], k) => [name, v[i * 7 + k] * MIB]).filter(([, n]) => n > 0).reverse();
-      return [`at ${time(device.samples.t[i])}`, ...lines.map(([name, n]) => `${name}: ${bytes(Math.round(n))}`)].join("\n");
+      const parts = CAUSES.map(([, name], k) => [name, v[i * 7 + k] * MIB]), all = parts.reduce((sum, [, n]) => sum + n, 0);
+      // All but what is in use and what is cached beyond need.
+      const share = all ? parts.slice(1, 6).reduce((sum, [, n]) => sum + n, 0) / all : 0, { judged, servable, next } = device.samples;
+      return [`at ${time(device.samples.t[i])}: ${level(share)}, ${Math.round(share * 100)} %`,
+        ...parts.filter(([, n]) => n > 0).reverse().map(([name, n]) => `${name}: ${bytes(Math.round(n))}`),
+        `judged by a request of ${bytes(judged[i])}`, `largest like it that can be served: ${bytes(servable[i])}`,
+        next[i] ? `next to find no room: ${bytes(next[i])}` : "all later requests found room"].join("\n");
     }
+    if (this.kind === "map") return this.cellAt(t, y);
+    // A step holds until the next.
+    const of = line => line.v[Math.max(0, after(line.t, t) - 1)] * MIB;
     const i = Math.max(0, after(s.t, t) - 1), at = k => bytes(Math.round(s.v[i * LANES + k] * MIB));
     const lines = [`at ${time(s.t[i])}`, `asked for: ${at(1)}`, `in blocks: ${at(4)}`];
     if (device.data.reserved) lines.push(`reserved: ${at(7)}`);
-    if (device.pool) lines.push(`reserved by this pool: ${bytes(Math.round(device.pool.v[Math.max(0, after(device.pool.t, t) - 1)] * MIB))}`);
+    lines.push(...device.lines.filter(line => device.shown(line.key)).map(line => `reserved by ${line.name}: ${bytes(Math.round(of(line)))}`));
     return lines.join("\n");
+  }
+  // The cell of the map at a place.
+  cellAt(t, y) {
+    const { map } = this.device, at = this.bytesAt(y), column = after(map.t, t) - 1;
+    if (column < 0 || at < 0 || at >= map.len || y < TOP || y > this.height - BOTTOM) return "";
+    const range = Math.max(0, after(map.offsets, at) - 1), address = map.starts[range] + Math.floor(at - map.offsets[range]);
+    const level = map.cells[column * map.rows + Math.min(map.rows - 1, Math.floor(at / Math.max(1, Math.ceil(map.len / map.rows))))];
+    const use = level === 0 ? "not reserved" : level === 1 ? "free" : level === 10 ? "in use" : `about ${Math.round((level - 1) / 9 * 100)} % in use`;
+    return `at ${time(map.t[column])}\n0x${address.toString(16)}: ${use}`;
   }
   draw() {
     const { canvas } = this, width = canvas.clientWidth, height = canvas.clientHeight;
@@ -183,14 +238,16 @@ class Chart {
       g.beginPath(); g.moveTo(this.x(at), TOP); g.lineTo(this.x(at), height - BOTTOM); g.stroke();
     }
   }
-  axes(most) {
+  axes(most, least = 0) {
     const { g, device } = this;
-    this.most = Math.max(most * 1.04, 1);
+    this.least = least;
+    this.most = Math.max(most, least + 1);
     g.lineWidth = 1; g.fillStyle = color("soft"); g.strokeStyle = color("grid"); g.textAlign = "right"; g.textBaseline = "middle";
-    for (let mark = 0, step = byteStep(this.most); mark <= this.most; mark += step) {
+    const unit = byteStep(this.most - least);
+    for (let mark = Math.ceil(least / unit) * unit; mark <= this.most; mark += unit) {
       const y = Math.round(this.y(mark)) + 0.5;
       g.beginPath(); g.moveTo(LEFT, y); g.lineTo(this.width - RIGHT, y); g.stroke();
-      g.fillText(mark ? bytes(mark).replace(/\.0+ /, " ") : "0", LEFT - 6, y);
+      g.fillText(markBytes(mark), LEFT - 6, y);
     }
     const step = timeStep(device.t1 - device.t0, Math.max(2, Math.floor(this.inner / 90)));
     g.textAlign = "center"; g.textBaseline = "top";
@@ -204,13 +261,13 @@ class Chart {
   memory() {
     const { g, device } = this, s = device.curve;
     const from = Math.max(0, after(s.t, device.t0) - 1), to = after(s.t, device.t1);
-    let most = this.small ? ranksMost / MIB : Math.max(0, s.range(from, to, 3)[1], s.range(from, to, 6)[1]);
-    if (device.pool && !this.small) {
-      const { t, v } = device.pool;
+    let most = this.small ? ranksMost / MIB : Math.max(0, ...LINES.filter(([line]) => device.shown(line)).map(([, lane]) => s.range(from, to, lane)[1]));
+    const policies = this.small ? [] : device.lines.filter(line => device.shown(line.key));
+    for (const { t, v } of policies) {
       for (let i = Math.max(0, after(t, device.t0) - 1); i < t.length && t[i] <= device.t1; i++) most = Math.max(most, v[i]);
     }
-    const limit = device.data.limit && device.data.limit <= most * MIB * 3 ? device.data.limit : 0;
-    this.axes(Math.max(most * MIB, limit));
+    const limit = device.data.limit && device.shown("limit") && device.data.limit <= most * MIB * 3 ? device.data.limit : 0;
+    this.axes(Math.max(most * MIB, limit) * 1.04);
     const curve = (name, lane, width) => {
       g.strokeStyle = color(name); g.lineWidth = width; g.beginPath();
       for (let i = from; i < to;) {
@@ -226,10 +283,9 @@ class Chart {
       if (to > from) g.lineTo(this.x(device.t1), this.y(s.v[(to - 1) * LANES + lane + 2] * MIB));
       g.stroke();
     };
-    if (device.data.reserved) curve("reserved", 6, 1.6);
-    if (device.pool) {
-      const { t, v } = device.pool;
-      g.strokeStyle = color("pool"); g.lineWidth = 1.3; g.beginPath();
+    if (device.data.reserved && device.shown("reserved")) curve("reserved", 6, 1.6);
+    for (const { color: name, t, v } of policies) {
+      g.strokeStyle = color(name); g.lineWidth = 1.3; g.beginPath();
       for (let i = Math.max(0, after(t, device.t0) - 1); i < t.length; i++) {
         g.lineTo(this.x(t[i]), this.y(v[i] * MIB));
         g.lineTo(this.x(i + 1 < t.length ? t[i + 1] : device.end), this.y(v[i] * MIB));
@@ -237,7 +293,8 @@ class Chart {
       }
       g.stroke();
     }
-    curve("live", 3, 1.2); curve("requested", 0, 1.5);
+    if (device.shown("live")) curve("live", 3, 1.2);
+    if (device.shown("requested")) curve("requested", 0, 1.5);
     if (limit) { g.strokeStyle = color("limit"); g.setLineDash([6, 4]); g.beginPath(); g.moveTo(LEFT, this.y(limit)); g.lineTo(this.width - RIGHT, this.y(limit)); g.stroke(); g.setLineDash([]); }
     g.restore();
   }
@@ -247,7 +304,7 @@ class Chart {
     const sums = new Float64Array(to - from);
     let most = 0;
     for (let i = from; i < to; i++) { let sum = 0; for (let k = 0; k < 7; k++) sum += v[i * 7 + k]; most = Math.max(most, sum); }
-    this.axes(most * MIB);
+    this.axes(most * MIB * 1.04);
     CAUSES.forEach(([name], k) => {
       // As steps: between two moments nothing is known to change.
       g.fillStyle = color(name); g.beginPath();
@@ -261,17 +318,20 @@ class Chart {
   }
   mapped() {
     const { g, device } = this, { t, cells, rows, len } = device.map;
-    this.axes(len);
+    this.axes(device.a1 === len ? len * 1.02 : device.a1, device.a0);
     const free = rgb(color("free")), full = rgb(color("full"));
     const shades = Array.from({ length: 11 }, (_, level) => `rgb(${free.map((c, k) => Math.round(c + (full[k] - c) * Math.max(0, level - 1) / 9)).join()})`);
-    const unit = (this.y(0) - this.y(len)) / rows, bottom = this.y(0);
+    const rowLen = Math.max(1, Math.ceil(len / rows)), dense = window.devicePixelRatio || 1;
+    // Whole dots, or seams would be seen between cells.
+    const dot = place => Math.round(place * dense) / dense, edge = row => dot(this.y(Math.min(row * rowLen, len)));
+    const low = Math.floor(device.a0 / rowLen), high = Math.min(rows, Math.ceil(device.a1 / rowLen));
     for (let column = Math.max(0, after(t, device.t0) - 1); column < t.length && t[column] <= device.t1; column++) {
-      const from = this.x(t[column]), to = column + 1 < t.length ? this.x(t[column + 1]) : this.x(device.end);
-      for (let row = 0; row < rows;) {
+      const from = dot(this.x(t[column])), to = dot(this.x(column + 1 < t.length ? t[column + 1] : device.end)), width = Math.max(to - from, 1 / dense);
+      for (let row = low; row < high;) {
         const level = cells[column * rows + row];
         let end = row + 1;
-        while (end < rows && cells[column * rows + end] === level) end++;
-        if (level) { g.fillStyle = shades[level]; g.fillRect(from, bottom - end * unit, to - from + 0.4, (end - row) * unit + 0.3); }
+        while (end < high && cells[column * rows + end] === level) end++;
+        if (level) { g.fillStyle = shades[level]; g.fillRect(from, edge(end), width, Math.max(edge(row) - edge(end), 1 / dense)); }
         row = end;
       }
     }
@@ -280,10 +340,10 @@ class Chart {
   state() {
     const { g, device } = this, p = device.peak, rows = this.rows = Math.max(8, Math.floor(this.height / 16));
     const unit = this.height / rows, rowLen = this.rowLen = p.len_total / rows;
-    const free = color("free"), fenced = color("fenced");
+    const free = color("free"), fenced = color("fenced"), owners = Array.from({ length: 8 }, (_, i) => color(`o${i}`));
     for (let i = 0; i < p.offset.length; i++) {
       const owner = p.owner[i];
-      g.fillStyle = owner === -1 ? free : owner < -1 ? fenced : OWNERS[owner % OWNERS.length];
+      g.fillStyle = owner === -1 ? free : owner < -1 ? fenced : owners[owner % owners.length];
       this.parts(p.offset[i], p.size[i], (x, y, w) => g.fillRect(x, y * unit + 1, Math.max(w - (w > 2 ? 0.6 : 0), 0.3), unit - 2));
     }
     if (this.hovered !== undefined) {
@@ -316,15 +376,23 @@ function rgb(hex) { return [1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16))
 
 const tip = document.getElementById("tip");
 const devices = JSON.parse(document.getElementById("data").textContent).map(data => new Device(data));
-const ranksMost = MIB * Math.max(1, ...devices.map(({ curve }) => Math.max(0, curve.range(0, curve.t.length, 3)[1], curve.range(0, curve.t.length, 6)[1])),
-  ...devices.flatMap(({ pool }) => pool ? [pool.v.reduce((most, v) => Math.max(most, v), 0)] : []));
+const ranksMost = MIB * Math.max(1, ...devices.map(({ curve }) => Math.max(0, curve.range(0, curve.t.length, 3)[1], curve.range(0, curve.t.length, 6)[1])));
 for (const canvas of document.querySelectorAll("canvas")) new Chart(canvas, devices[Number(canvas.dataset.device)]);
 const redraw = () => devices.forEach(device => device.charts.forEach(chart => chart.draw()));
 
 for (const button of document.querySelectorAll("[data-act]")) {
   const device = devices[Number(button.dataset.device)];
-  const act = { in: () => device.zoom(0.5), out: () => device.zoom(2), left: () => device.pan(-0.25), right: () => device.pan(0.25), all: () => device.show(0, device.end) }[button.dataset.act];
+  const act = { in: () => device.zoom(0.5), out: () => device.zoom(2), left: () => device.pan(-0.25), right: () => device.pan(0.25), all: () => device.showAll(),
+    up: () => device.panAddresses(0.25), down: () => device.panAddresses(-0.25), taller: () => device.zoomAddresses(0.5), flatter: () => device.zoomAddresses(2) }[button.dataset.act];
   button.addEventListener("click", act);
+}
+for (const button of document.querySelectorAll("[data-line]")) {
+  const device = devices[Number(button.dataset.device)], { line } = button.dataset;
+  button.addEventListener("click", () => {
+    if (!device.hidden.delete(line)) device.hidden.add(line);
+    button.setAttribute("aria-pressed", String(device.shown(line)));
+    device.redraw();
+  });
 }
 const tabs = [...document.querySelectorAll("[role=tab]")];
 const select = tab => tabs.forEach(other => {
