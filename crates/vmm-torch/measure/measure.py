@@ -11,8 +11,8 @@ parts:
   encoder      an encoder of the size of BERT-base at varying lengths
   batch        the largest batch of that in a fixed budget
 
-The first three share their runs, N side by side on each device; of the others one runs on each, for
-time one of each way that takes turns with the others.
+The first three share their runs, N side by side on each device. In the others each allocator has a
+process, and these take turns, a step at a time, with nothing else on their device.
 A multiple of a peak is at least the whole granules of 2 MiB that the peak needs. FOLDER has the
 programs workloads.py and more_workloads.py. Prints tables in Markdown, and writes all figures to a
 file as they come. A process that fails is shown as what it is.
@@ -21,6 +21,7 @@ file as they come. A process that fails is shown as what it is.
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 
@@ -137,9 +138,12 @@ def times(session, options):
             peak = session.program(program, "native", {}).get("peak_requested")
         if peak is None:
             return {}
-        runs = session.in_turns(program, [ways(peak)[name] for name in names], device)
+        run = partial(session.program_once, program)
+        runs = session.in_turns(run, [ways(peak)[name] for name in names], device)
         return dict(zip(names, runs, strict=True))
 
+    unknown = [name for name in options.programs if name not in options.peaks]
+    session.side_by_side([(name, "native", {}) for name in unknown])
     jobs = [lambda device, program=p: one(program, device) for p in options.programs]
     rows, means = [], {name: [] for name in names[1:]}
     for program, runs in zip(options.programs, session.one_per_device(jobs), strict=True):
@@ -169,12 +173,13 @@ def relative(native, run):
 
 
 def small(session, options, what, title, more=None, **how):
-    """What each allocator takes, in turns, and what vmm takes with the options of `more`, by name."""
+    """What each allocator takes, and what vmm takes with the options of `more`, by name."""
     ways = {name: (name, how) for name in ALLOCATORS}
     ways.update({name: ("vmm", {**how, **given}) for name, given in (more or {}).items()})
 
     def one(device):
-        return {name: session.small(what, *way, device) for name, way in ways.items()}
+        runs = session.in_turns(partial(session.small, what), list(ways.values()), device)
+        return dict(zip(ways, runs, strict=True))
 
     rounds = session.one_per_device([one] * options.repeats)
     found = {name: [runs[name] for runs in rounds] for name in ways}

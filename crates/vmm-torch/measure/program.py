@@ -114,7 +114,7 @@ def main():
     parser.add_argument("--digest", action="store_true")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--turns", type=lambda text: [int(part) for part in text.split(",")])
+    parser.add_argument("--turns", type=turns.parsed)
     parser.add_argument("folder", type=Path)
     parser.add_argument("name")
     parser.add_argument("out", type=Path)

@@ -45,7 +45,7 @@ class Session:
         if found is None:
             device = self._slots.get()
             try:
-                found = self._program(name, allocator, {**how, "digest": True}, device)
+                found = self.program_once(name, allocator, {**how, "digest": True}, device)
             finally:
                 self._slots.put(device)
             with self._lock:
@@ -69,12 +69,13 @@ class Session:
         with ThreadPoolExecutor(len(self._devices)) as pool:
             return list(pool.map(call, jobs))
 
-    def in_turns(self, name, ways, device):
-        """Runs of a program, `(allocator, how)`, that make their steps in turns on one device."""
+    def in_turns(self, run, ways, device):
+        """What `run` (`small` or `program_once`, with its first argument) returns for each of the ways
+        `(allocator, how)`, which make their steps in turns on one device."""
         ends = turns.ring(len(ways))
 
         def one(way, own):
-            return self._program(name, *way, device, [*own, len(ways)])
+            return run(*way, device, [*own, len(ways)])
 
         try:
             with ThreadPoolExecutor(len(ways)) as pool:
@@ -83,20 +84,21 @@ class Session:
             for end in [end for own in ends for end in own]:
                 os.close(end)
 
-    def small(self, what, allocator, how, device):
-        command = [sys.executable, str(HERE / "small.py"), "--allocator", allocator]
-        result = self._run([*command, *_flags(how), *what], device)
+    def small(self, what, allocator, how, device, turn):
+        command = [sys.executable, str(HERE / "small.py"), "--allocator", allocator, *_turn(turn)]
+        result = self._run([*command, *_flags(how), *what], device, turn[:2])
         if result["status"] == 0:
             result.update(json.loads(result.pop("output").splitlines()[-1]), ok=True)
         return self._keep({"what": " ".join(what), "allocator": allocator, **how, **result})
 
-    def _program(self, name, allocator, how, device, turn=()):
+    def program_once(self, name, allocator, how, device, turn=()):
+        """A run of a program that no other part shares."""
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder, "out.json")
             command = [sys.executable, str(HERE / "program.py"), "--allocator", allocator]
             command += [*_flags(how), "--scale", str(self._scale)]
             command += ["--deterministic"] if self._deterministic else []
-            command += ["--turns", ",".join(map(str, turn))] if turn else []
+            command += _turn(turn)
             command += [str(self._scripts), name, str(out)]
             result = self._run(command, device, turn[:2])
             if out.exists():
@@ -134,6 +136,10 @@ class Session:
                 what = run.get("program") or run["what"]
                 print(f"{what}, {run['allocator']}: {run['error']}", file=sys.stderr, flush=True)
         return run
+
+
+def _turn(turn):
+    return ["--turns", ",".join(map(str, turn))] if turn else []
 
 
 def _flags(how):

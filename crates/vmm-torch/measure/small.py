@@ -1,23 +1,28 @@
 """Times of allocations and of a transformer encoder with one allocator, as JSON.
 
-usage: small.py --allocator native|expandable|vmm [--limit BYTES] WHAT...
+usage: small.py --allocator native|expandable|vmm [--limit BYTES] [--turns IN,OUT,COUNT] WHAT...
 WHAT: pairs, mixed, encoder, batch
 """
 
+import builtins
 import json
 import random
 import statistics
 import time
 
 import allocators
+import turns
 
 KIB, MIB = 1 << 10, 1 << 20
+
+# Where this process's turn may end and those of others come.
+steps = builtins.range
 
 
 def median_ns(body, count, repeats=5):
     """The median time of one of `count` rounds of `body(count)`, in nanoseconds."""
     times = []
-    for _ in range(repeats):
+    for _ in steps(repeats):
         begin = time.perf_counter_ns()
         body(count)
         times.append((time.perf_counter_ns() - begin) / count)
@@ -93,8 +98,8 @@ def encoder(torch):
     with torch.no_grad():
         for measured in (False, True):
             before = torch.cuda.memory_stats()["allocation.all.allocated"]
-            begin = time.perf_counter()
-            for batch, length in shapes:
+            for index in steps(len(shapes)):
+                batch, length = shapes[index]
                 x = torch.randn(batch, length, 768, device="cuda", dtype=torch.half)
                 torch.cuda.synchronize()
                 start = time.perf_counter()
@@ -102,7 +107,6 @@ def encoder(torch):
                 torch.cuda.synchronize()
                 if measured:
                     times.append((time.perf_counter() - start) * 1e3)
-            whole = time.perf_counter() - begin
             count = torch.cuda.memory_stats()["allocation.all.allocated"] - before
     stats = torch.cuda.memory_stats()
     del model, x
@@ -113,7 +117,7 @@ def encoder(torch):
         "p50 ms": times[len(times) // 2],
         "p99 ms": times[int(len(times) * 0.99)],
         "allocations": count,
-        "share of allocation": count * one / 1e9 / whole,
+        "share of allocation": count * one / 1e6 / sum(times),
         "peak reserved / requested": stats["reserved_bytes.all.peak"]
         / stats["requested_bytes.all.peak"],
     }
@@ -148,14 +152,24 @@ def batch(torch):
 
 def main():
     parser = allocators.arguments(__doc__)
+    parser.add_argument("--turns", type=turns.parsed)
     parser.add_argument("what", nargs="+", choices=["pairs", "mixed", "encoder", "batch"])
     options = parser.parse_args()
     torch = allocators.choose(options)
     torch.zeros(1, device="cuda")
+    taking = None
+    if options.turns:
+        global steps
+        taking = turns.Turns(torch.cuda.synchronize, *options.turns)
+        steps = taking.range
     found = {}
-    for what in options.what:
-        found.update(globals()[what](torch))
-        torch.cuda.empty_cache()
+    try:
+        for what in options.what:
+            found.update(globals()[what](torch))
+            torch.cuda.empty_cache()
+    finally:
+        if taking:
+            taking.leave()
     print(json.dumps({"found": found, "vmm": allocators.figures()}))
 
 

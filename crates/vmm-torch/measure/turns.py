@@ -73,6 +73,12 @@ class Turns:
         self._begin = time.perf_counter()
 
 
+def parsed(text):
+    """The last three arguments of `Turns`, from a command line."""
+    own, following, count = map(int, text.split(","))
+    return own, following, count
+
+
 def ring(count):
     """For each of `count` processes the two ends of pipes that it needs; the token is in the first."""
     pipes = [os.pipe() for _ in builtins.range(count)]
