@@ -210,7 +210,8 @@ void private_pools_route_and_come_back() {
         CHECK(delta.ptrs_freed.size() == 2);
         CHECK(delta.dataptrs_allocd.size() == 2);
         CHECK(allocator().checkPoolLiveAllocations(0, name, {inside, inside_too}));
-        CHECK(!memory().release(other));
+        // It may have lain where `inside` is again.
+        CHECK(other == inside || !memory().release(other));
         // Nobody takes the smaller one: it ends with the delta.
         for (auto &data : delta.dataptrs_allocd) {
             if (data.get() == inside) {
