@@ -103,9 +103,8 @@ impl State {
             return self.climb_plain(device, want, reach);
         }
         let waits_on_device = reach.cross_stream == CrossStream::WaitOnDevice && !reach.capturing;
-        // A pool that has all the memory it is meant to have fills its holes first, and so does a
-        // private one, whose holes serve nobody else.
-        if (self.budget.known_level().is_some() || want.pair != GENERAL)
+        // A pool that has all the memory it is meant to have fills its holes first.
+        if self.budget.known_level().is_some()
             && let Some(id) = self.take_hole(want)
         {
             return Ok(Next::Taken(id));
@@ -268,19 +267,18 @@ impl State {
     }
 
     /// A hole between long leases for a short one: one that holds no whole frame, so that no frame
-    /// that could serve a long lease is broken for it. In a private pool any: frames stay there.
+    /// that could serve a long lease is broken for it.
     pub(crate) fn take_hole(&mut self, want: &Want) -> Option<LeaseId> {
         if !is_short(want.arena()) {
             return None;
         }
-        let found = self.arenas[want.pair + LARGE].find(
+        let found = self.arenas[LARGE].find(
             &self.extents,
             want.slot,
             want.len,
             want.alignment,
         )?;
-        let serves = want.pair != GENERAL || self.whole_mappings(found).is_empty();
-        serves.then(|| self.carve(found, want))
+        self.whole_mappings(found).is_empty().then(|| self.carve(found, want))
     }
 
     /// Takes the shortest extent of another stream that fits, and makes the taker's stream wait for

@@ -2,7 +2,7 @@
 //!
 //! Nothing here calls the device.
 
-use crate::arena::{ArenaId, Arenas, LARGE, PairId, SMALL, SMALL_MAX};
+use crate::arena::{ArenaId, Arenas, GENERAL, LARGE, PairId, SMALL, SMALL_MAX};
 use crate::bins::UNIT;
 use crate::budget::Budget;
 use crate::directory::Directory;
@@ -30,9 +30,11 @@ pub(crate) struct Want {
 }
 
 impl Want {
+    /// Frames of a private pool stay where they are, so short leases need not be kept apart there.
     #[inline]
     pub(crate) fn arena(&self) -> ArenaId {
-        self.pair + if self.len <= SMALL_MAX { SMALL } else { LARGE }
+        let short = self.pair == GENERAL && self.len <= SMALL_MAX;
+        self.pair + if short { SMALL } else { LARGE }
     }
 }
 
