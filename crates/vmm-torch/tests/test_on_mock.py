@@ -1,5 +1,5 @@
-"""Both doors on libvmm's mock device, without a GPU: the C++ class needs PyTorch, a C++ compiler and
-CUDA's headers, the plain functions a C++ compiler."""
+"""Both doors on libvmm's mock device, without a GPU: the C++ class needs PyTorch, a C++ compiler
+and CUDA's headers, the plain functions a C++ compiler."""
 
 import os
 import subprocess

@@ -70,8 +70,8 @@ class Routes {
     bool (*is_capturing)(Stream) = nullptr;
     // Waits for all work of the device, and is false if that cannot be done. Empty: no need to.
     std::function<bool()> wait;
-    // Held while `wait` runs, and while the route of a capture begins; see settle.h. Taken before the
-    // lock that guards the rest, and not held while an allocator of users is called.
+    // Held while `wait` runs, and while the route of a capture begins; see settle.h. Taken before
+    // the lock that guards the rest, and not held while an allocator of users is called.
     std::mutex gate;
 
     // Whether an allocation may belong to a private pool at all.
@@ -268,8 +268,8 @@ class Routes {
         bool captured;
     };
 
-    // PyTorch begins a capture right after its route, on the same thread. So when that thread is here
-    // again the capture has begun, and can be asked about, or never will.
+    // PyTorch begins a capture right after its route, on the same thread. So when that thread is
+    // here again the capture has begun, and can be asked about, or never will.
     void note_return() {
         for (Route &route : underway_) {
             route.opening = route.opening && route.thread.lock() != this_thread();

@@ -1,8 +1,9 @@
 // Waiting for a device, so that the memory of private pools can go, without breaking captures.
 //
-// cudaDeviceSynchronize during a capture on the same device is an error, and breaks the capture, in
-// each capture mode and whichever thread makes it: the programming guide forbids to wait for what
-// encompasses a stream that captures. (Seen with two cards: github.com/ROCm/rocm-systems/pull/4508.)
+// cudaDeviceSynchronize during a capture on the same device is an error, and breaks the capture,
+// in each capture mode and whichever thread makes it: CUDA's programming guide forbids to wait for
+// what encompasses a stream that captures. (Seen by others: NVIDIA/TensorRT issue 2888, and with
+// two cards, of which only that of the capture matters, ROCm/rocm-systems pull request 4508.)
 // Events instead would have to be recorded on each stream that a graph may have been launched on,
 // and nobody tells which these are. So waits and captures of one device are kept apart: no wait
 // begins while a graph is captured or its route has just begun, and no such route begins during a
