@@ -1,6 +1,7 @@
 """CUDA graphs and the private pools that hold their memory."""
 
 import gc
+import threading
 import unittest
 
 import support
@@ -137,6 +138,38 @@ class Graphs(support.GpuTest):
         graph, z = self.capture(lambda: x + 1)
         graph.replay()
         self.assertTrue(bool((z == 2).all()))
+
+    def test_pools_go_while_another_thread_captures(self):
+        torch = self.torch
+        x = torch.ones(MIB, device="cuda")
+        # So that no kernel is loaded during a capture.
+        y = x + 1
+        torch.cuda.synchronize()
+        outcome = []
+
+        def capture():
+            try:
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    for n in range(200):
+                        # torch.cuda.graph would wait for the device, and so slow this down.
+                        graph = torch.cuda.CUDAGraph()
+                        graph.capture_begin(capture_error_mode="thread_local")
+                        y = x + n
+                        graph.capture_end()
+                        y = graph = None
+                outcome.append("captured all")
+            except RuntimeError as error:
+                outcome.append(str(error))
+
+        thread = threading.Thread(target=capture)
+        thread.start()
+        while thread.is_alive():
+            pool = torch.cuda.MemPool()
+            with torch.cuda.use_mem_pool(pool):
+                y = torch.empty(MIB, device="cuda")
+            del y, pool
+        thread.join()
+        self.assertEqual(outcome, ["captured all"])
 
     def test_out_of_memory_in_a_capture_is_an_error_and_no_more(self):
         torch = self.torch

@@ -90,6 +90,30 @@ class PlainDoor(unittest.TestCase):
         gc.collect()
         torch.cuda.empty_cache()
 
+    def test_a_capture_that_failed_keeps_no_memory(self):
+        torch = self.torch
+        x = torch.ones(MIB, device="cuda")
+        for _ in range(2):
+            graph = torch.cuda.CUDAGraph()
+            # PyTorch leaves the stream of a capture that failed in place.
+            with torch.cuda.stream(torch.cuda.current_stream()):
+                with self.assertRaises(RuntimeError):
+                    with torch.cuda.graph(graph):
+                        y = torch.ones(64 * MIB, device="cuda")
+                        (x + y[:MIB]).sum().item()
+            y = graph = None
+            gc.collect()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            z = x + 1
+        graph.replay()
+        self.assertTrue(bool((z == 2).all()))
+        self.assertEqual(vmm_torch.stats(0)["private_pools"], 1)
+        del graph, z
+        gc.collect()
+        torch.cuda.empty_cache()
+        self.assertEqual(vmm_torch.stats(0)["private_pools"], 0)
+
     def test_what_pytorch_does_not_offer_here_is_refused(self):
         torch = self.torch
         self.live()

@@ -52,10 +52,15 @@ class Plain:
         runtime = build.loaded("libcudart.so")
         if runtime is None:
             raise VmmError("this PyTorch loads no CUDA runtime: is it a build for CUDA?")
+        # On which a graph is captured. The library keeps the function, so this does too.
+        self._current_stream = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int)(
+            lambda device: torch.cuda.current_stream(device).cuda_stream
+        )
         error = ctypes.create_string_buffer(1000)
         refused = self._lib.vmm_torch_install(
             str(libvmm).encode(),
             runtime.encode(),
+            self._current_stream,
             ctypes.byref(settings),
             error,
             ctypes.c_size_t(len(error)),

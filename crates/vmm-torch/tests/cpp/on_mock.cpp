@@ -229,11 +229,11 @@ void private_pools_route_and_come_back() {
     CHECK(empties());
 }
 
-bool stream_captures = false;
+std::atomic<bool> stream_captures{false};
 
 void a_capture_that_failed_keeps_nothing() {
     Routes &routes = memory().device(0).routes;
-    routes.is_capturing = [](Stream) { return stream_captures; };
+    routes.is_capturing = [](Stream) { return stream_captures.load(); };
     c10::MempoolId_t name{9, 0};
     allocator().beginAllocateToPool(0, name, [](cudaStream_t s) { return s == stream(4); });
     memory().settle(0);
@@ -250,6 +250,114 @@ void a_capture_that_failed_keeps_nothing() {
     CHECK(allocator().getPoolUseCount(0, name) == 1);
     CHECK(empties());
     CHECK(allocator().getPoolUseCount(0, name) == 0 && !routes.any());
+    routes.is_capturing = nullptr;
+}
+
+void a_capture_that_failed_in_a_thread_that_ended_keeps_nothing() {
+    Routes &routes = memory().device(0).routes;
+    routes.is_capturing = [](Stream) { return stream_captures.load(); };
+    std::thread([] {
+        c10::MempoolId_t name{10, 0};
+        allocator().beginAllocateToPool(0, name, [](cudaStream_t s) { return s == stream(4); });
+        stream_captures = true;
+        CHECK(memory().release(memory().allocate(0, 3 << 20, stream(4))));
+        stream_captures = false;
+    }).join();
+    CHECK(empties());
+    CHECK(!routes.any());
+    routes.is_capturing = nullptr;
+}
+
+// How many waits for the device there were, and how many of them broke a capture.
+std::atomic<int> waits{0};
+std::atomic<int> broken{0};
+
+bool everywhere(cudaStream_t) { return true; }
+
+// Leaves the memory of a private pool to be given back at the next wait.
+void leave_a_pool(c10::MempoolId_t name) {
+    allocator().beginAllocateToPool(0, name, everywhere);
+    CHECK(memory().release(memory().allocate(0, 3 << 20, stream(5))));
+    allocator().endAllocateToPool(0, name);
+    allocator().releasePool(0, name);
+}
+
+void waits_and_captures_of_threads_are_kept_apart() {
+    Routes &routes = memory().device(0).routes;
+    routes.is_capturing = [](Stream) { return stream_captures.load(); };
+    std::function<void()> meanwhile;
+    routes.wait = [&] {
+        ++waits;
+        broken += stream_captures;
+        if (auto once = std::exchange(meanwhile, nullptr)) {
+            once();
+        }
+        broken += stream_captures;
+        return true;
+    };
+    c10::MempoolId_t name{11, 0};
+    c10::MempoolId_t uncaptured{13, 0};
+    allocator().createOrIncrefPool(0, uncaptured, nullptr);
+    // As that of a CUDAGraph: it takes nothing before its capture has begun.
+    auto of_capture = [](cudaStream_t s) { return stream_captures && s == stream(4); };
+    std::atomic<int> step{0};
+    auto reached = [&](int which) {
+        while (step < which) {
+            std::this_thread::yield();
+        }
+    };
+    std::thread other([&] {
+        allocator().beginAllocateToPool(0, name, of_capture);
+        step = 1;
+        reached(2);
+        stream_captures = true;
+        step = 3;
+        reached(4);
+        stream_captures = false;
+        allocator().endAllocateToPool(0, name);
+    });
+    reached(1);
+    leave_a_pool({12, 0});
+    int before = waits;
+    // The other thread is about to begin.
+    CHECK(!memory().settle(0) && waits == before);
+    step = 2;
+    reached(3);
+    // It captures.
+    CHECK(!memory().settle(0) && waits == before);
+    step = 4;
+    other.join();
+    // Now a capture is to begin during a wait. A route that is for none does not wait for that.
+    std::atomic<bool> begun{false};
+    std::thread capturing;
+    meanwhile = [&] {
+        std::thread([&] {
+            allocator().beginAllocateToPool(0, uncaptured, everywhere);
+            allocator().endAllocateToPool(0, uncaptured);
+        }).join();
+        capturing = std::thread([&] {
+            allocator().beginAllocateToPool(0, name, of_capture);
+            stream_captures = true;
+            begun = true;
+        });
+        // Long enough for it to begin if it would.
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        CHECK(!begun);
+    };
+    CHECK(memory().settle(0));
+    CHECK(capturing.joinable());
+    if (capturing.joinable()) {
+        capturing.join();
+        stream_captures = false;
+        allocator().endAllocateToPool(0, name);
+        allocator().releasePool(0, name);
+        allocator().releasePool(0, uncaptured);
+    }
+    CHECK(begun && broken == 0);
+    allocator().releasePool(0, name);
+    allocator().releasePool(0, uncaptured);
+    CHECK(empties());
+    routes.wait = nullptr;
     routes.is_capturing = nullptr;
 }
 
@@ -309,6 +417,8 @@ int main(int argc, char **argv) {
     snapshots_and_history_show_allocations();
     private_pools_route_and_come_back();
     a_capture_that_failed_keeps_nothing();
+    a_capture_that_failed_in_a_thread_that_ended_keeps_nothing();
+    waits_and_captures_of_threads_are_kept_apart();
     threads_do_not_disturb_each_other();
     what_is_not_there_says_so();
     std::printf("%d failed\n", failures);

@@ -242,9 +242,8 @@ class Allocator final : public ca::CUDAAllocator {
         settle_before_new(device, name);
         bool real = memory().pools.settings().device_kind == VMM_DEVICE_CUDA;
         cudaStream_t stream = real ? stream_of(device) : nullptr;
-        with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
-            routes.begin(pool, name, std::move(filter), stream);
-        });
+        vmm::begin(memory().mutex, memory().device(device).routes, memory().pools.of(device), name,
+              std::move(filter), stream);
     }
 
     void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t name) override {

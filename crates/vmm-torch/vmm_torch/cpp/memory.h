@@ -3,7 +3,7 @@
 
 #include "history.h"
 #include "ledger.h"
-#include "routes.h"
+#include "settle.h"
 #include "statistics.h"
 
 #include <c10/core/impl/GPUTrace.h>
@@ -51,9 +51,11 @@ class Memory {
     void init(int count) {
         std::lock_guard<std::mutex> hold(mutex);
         while (devices_.size() < static_cast<size_t>(count)) {
-            devices_.emplace_back();
+            int index = static_cast<int>(devices_.size());
+            Routes &routes = devices_.emplace_back().routes;
             if (pools.settings().device_kind == VMM_DEVICE_CUDA) {
-                devices_.back().routes.is_capturing = &is_capturing;
+                routes.is_capturing = &is_capturing;
+                routes.wait = [index] { return wait_for(index); };
             }
         }
         count_.store(count, std::memory_order_release);
@@ -179,23 +181,7 @@ class Memory {
 
     // Gives private pools that nobody refers to back, once the device is idle. Whether any was.
     bool settle(int index) {
-        Device &own = device(index);
-        std::vector<PoolName> names;
-        {
-            std::lock_guard<std::mutex> hold(mutex);
-            own.routes.drop_failed();
-            names = own.routes.unsettled();
-        }
-        if (names.empty() || !idle(index)) {
-            return false;
-        }
-        Sources gone;
-        {
-            std::lock_guard<std::mutex> hold(mutex);
-            gone = own.routes.settle(pools.find(index), names);
-        }
-        trim(gone);
-        return true;
+        return vmm::settle(mutex, device(index).routes, pools.find(index));
     }
 
     // Gives all idle memory of the devices back to them. Does nothing while a graph is captured.
@@ -348,20 +334,16 @@ class Memory {
         C10_THROW_ERROR(OutOfMemoryError, text);
     }
 
-    // Waits for all work of a device. False while a graph is captured, which that would break.
-    bool idle(int index) {
-        if (pools.settings().device_kind != VMM_DEVICE_CUDA) {
-            return true;
-        }
-        {
-            std::lock_guard<std::mutex> hold(mutex);
-            if (device(index).routes.capturing()) {
-                return false;
-            }
-        }
+    // Waits for all work of a device. False while a graph is captured that PyTorch said nothing of.
+    static bool wait_for(int index) {
         c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
+        // Captures on other devices are not disturbed, so they need not forbid it.
+        cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+        C10_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
         cudaError_t error = cudaDeviceSynchronize();
-        if (error == cudaErrorStreamCaptureUnsupported) {
+        (void)cudaThreadExchangeStreamCaptureMode(&mode);
+        if (error == cudaErrorStreamCaptureUnsupported ||
+            error == cudaErrorStreamCaptureInvalidated) {
             (void)cudaGetLastError();
             return false;
         }
@@ -376,7 +358,7 @@ class Memory {
             (void)cudaGetLastError();
             return true;
         }
-        return status == cudaStreamCaptureStatusActive;
+        return status != cudaStreamCaptureStatusNone;
     }
 
     void trim_sources(int index) {
@@ -391,7 +373,7 @@ class Memory {
                 }
             });
         }
-        if (!sources.empty() && idle(index)) {
+        if (!sources.empty() && idle(mutex, own.routes)) {
             trim(sources);
         }
     }

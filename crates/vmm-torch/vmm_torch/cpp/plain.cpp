@@ -1,7 +1,7 @@
 // The functions that PyTorch's pluggable allocator calls, for machines without a compiler. Needs no
 // header of PyTorch: it is compiled when the package is made.
 
-#include "routes.h"
+#include "settle.h"
 
 #include <pthread.h>
 
@@ -17,33 +17,57 @@ struct Runtime {
     int (*set_device)(int) = nullptr;
     int (*synchronize)() = nullptr;
     int (*last_error)() = nullptr;
+    // The second parameters are enumerations of the runtime.
+    int (*stream_status)(Stream, int *) = nullptr;
+    int (*exchange_mode)(int *) = nullptr;
 
     bool load(const char *path) {
         void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (handle == nullptr) {
-            return false;
-        }
-        get_device = reinterpret_cast<decltype(get_device)>(dlsym(handle, "cudaGetDevice"));
-        set_device = reinterpret_cast<decltype(set_device)>(dlsym(handle, "cudaSetDevice"));
-        synchronize =
-            reinterpret_cast<decltype(synchronize)>(dlsym(handle, "cudaDeviceSynchronize"));
-        last_error = reinterpret_cast<decltype(last_error)>(dlsym(handle, "cudaGetLastError"));
-        return get_device != nullptr && set_device != nullptr && synchronize != nullptr &&
-               last_error != nullptr;
+        return handle != nullptr && find(handle, "cudaGetDevice", get_device) &&
+               find(handle, "cudaSetDevice", set_device) &&
+               find(handle, "cudaDeviceSynchronize", synchronize) &&
+               find(handle, "cudaGetLastError", last_error) &&
+               find(handle, "cudaStreamIsCapturing", stream_status) &&
+               find(handle, "cudaThreadExchangeStreamCaptureMode", exchange_mode);
     }
 
     // Waits for all work of a device. False where that cannot be done, as during a capture.
-    bool idle(int device) const {
+    bool wait_for(int device) const {
         int before = 0;
         if (get_device(&before) != 0 || set_device(device) != 0) {
             return false;
         }
-        bool done = synchronize() == 0;
+        // cudaStreamCaptureModeRelaxed: captures on other devices are not disturbed, so they need
+        // not forbid it.
+        int mode = 2;
+        bool done = exchange_mode(&mode) == 0;
+        if (done) {
+            done = synchronize() == 0;
+            (void)exchange_mode(&mode);
+        }
         if (!done) {
             (void)last_error();
         }
         (void)set_device(before);
         return done;
+    }
+
+    bool is_capturing(Stream stream) const {
+        int status = 0;
+        if (stream_status(stream, &status) != 0) {
+            // The legacy stream says so while another one captures.
+            (void)last_error();
+            return true;
+        }
+        // Not cudaStreamCaptureStatusNone.
+        return status != 0;
+    }
+
+  private:
+    template <typename Function>
+    static bool find(void *handle, const char *name, Function *&function) {
+        function = reinterpret_cast<Function *>(dlsym(handle, name));
+        return function != nullptr;
     }
 };
 
@@ -51,6 +75,8 @@ struct Runtime {
 struct Plain {
     Pools pools;
     Runtime runtime;
+    // The current stream of the calling thread, which PyTorch's pluggable interface does not tell.
+    void *(*current_stream)(int device) = nullptr;
     std::atomic<bool> forked{false};
     std::atomic<bool> used{false};
     // Guards what follows.
@@ -73,23 +99,8 @@ Routes &routes_of(int device) {
 }
 
 // Gives private pools that nobody refers to back, once the device is idle. Whether any was.
-bool settle(int device) {
-    Routes &routes = routes_of(device);
-    std::vector<PoolName> names;
-    {
-        std::lock_guard<std::mutex> hold(plain().mutex);
-        // The pluggable interface does not say which stream captures.
-        if (routes.any()) {
-            return false;
-        }
-        names = routes.unsettled();
-    }
-    if (names.empty() || !plain().runtime.idle(device)) {
-        return false;
-    }
-    std::lock_guard<std::mutex> hold(plain().mutex);
-    routes.settle(plain().pools.find(device), names);
-    return true;
+bool settle_on(int device) {
+    return settle(plain().mutex, routes_of(device), plain().pools.find(device));
 }
 
 vmm_status_t attempt(int device, vmm_pool_t *pool, size_t len, Stream stream, void **ptr) {
@@ -132,14 +143,22 @@ extern "C" {
 
 using vmm::plain;
 
-int vmm_torch_install(const char *libvmm, const char *cudart, const vmm_torch_settings_t *settings,
-                      char *error, size_t room) {
+int vmm_torch_install(const char *libvmm, const char *cudart, void *(*current_stream)(int device),
+                      const vmm_torch_settings_t *settings, char *error, size_t room) {
     std::string wrong = vmm::lib.load(libvmm);
     if (!wrong.empty()) {
         return vmm::refuse(wrong.c_str(), error, room);
     }
     if (!plain().runtime.load(cudart)) {
         return vmm::refuse("the CUDA runtime of PyTorch lacks functions", error, room);
+    }
+    plain().current_stream = current_stream;
+    for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
+        vmm::Routes &routes = vmm::routes_of(device);
+        routes.is_capturing = [](vmm::Stream stream) {
+            return plain().runtime.is_capturing(stream);
+        };
+        routes.wait = [device] { return plain().runtime.wait_for(device); };
     }
     plain().pools.configure(*settings);
     pthread_atfork(nullptr, nullptr,
@@ -172,7 +191,7 @@ void *vmm_plain_allocate(size_t len, int device, vmm::Stream stream) {
     vmm_pool_t *pool = plain().pools.of(device);
     void *ptr = nullptr;
     vmm_status_t status = vmm::attempt(device, pool, len, stream, &ptr);
-    if (status == VMM_OUT_OF_MEMORY && vmm::settle(device)) {
+    if (status == VMM_OUT_OF_MEMORY && vmm::settle_on(device)) {
         status = vmm::attempt(device, pool, len, stream, &ptr);
     }
     if (status == VMM_OK) {
@@ -242,7 +261,7 @@ void *vmm_plain_base(void *ptr, size_t *size) {
 void vmm_plain_empty() {
     for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
         if (vmm_pool_t *pool = plain().pools.find(device)) {
-            vmm::settle(device);
+            vmm::settle_on(device);
             vmm_status_t status = vmm::lib.trim_and_wait(pool, 0, nullptr);
             if (status != VMM_OK && status != VMM_CAPTURING) {
                 throw std::runtime_error(vmm::fault(status));
@@ -261,9 +280,9 @@ void vmm_plain_fraction(double fraction, int device) {
 void vmm_plain_begin(int device, vmm::PoolName name, vmm::Filter filter) {
     vmm_pool_t *pool = plain().pools.of(device);
     // What graphs that are gone have left goes before a new one takes memory.
-    vmm::settle(device);
-    std::lock_guard<std::mutex> hold(plain().mutex);
-    vmm::routes_of(device).begin(pool, name, std::move(filter), nullptr);
+    vmm::settle_on(device);
+    auto stream = static_cast<vmm::Stream>(plain().current_stream(device));
+    vmm::begin(plain().mutex, vmm::routes_of(device), pool, name, std::move(filter), stream);
 }
 
 void vmm_plain_end(int device, vmm::PoolName name) {

@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <thread>
 #include <utility>
 
 struct CUstream_st;
@@ -57,11 +56,23 @@ inline void trim(const Sources &sources) {
     }
 }
 
+// The calling thread: each has one of these, which goes when the thread ends.
+inline const std::shared_ptr<const char> &this_thread() {
+    thread_local const std::shared_ptr<const char> own = std::make_shared<const char>();
+    return own;
+}
+
 // The private pools of one device. Not for several threads at once, but for `any`.
 class Routes {
   public:
-    // Whether a stream captures a graph; NULL where that cannot be asked.
+    // Whether a stream captures a graph, or has a capture that failed and was not ended; NULL where
+    // that cannot be asked.
     bool (*is_capturing)(Stream) = nullptr;
+    // Waits for all work of the device, and is false if that cannot be done. Empty: no need to.
+    std::function<bool()> wait;
+    // Held while `wait` runs, and while the route of a capture begins; see settle.h. Taken before
+    // the lock that guards the rest, and not held while an allocator of users is called.
+    std::mutex gate;
 
     // Whether an allocation may belong to a private pool at all.
     bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
@@ -69,6 +80,7 @@ class Routes {
     // The pool that an allocation on this stream belongs to, NULL for the general one. Of nested
     // ones the innermost.
     PrivatePool *route(Stream stream) {
+        note_return();
         for (auto at = underway_.rbegin(); at != underway_.rend(); ++at) {
             if (at->filter(stream)) {
                 at->captured = at->captured || (is_capturing != nullptr && is_capturing(stream));
@@ -114,16 +126,17 @@ class Routes {
         return slot.get();
     }
 
-    // `stream` is the current one, on which a capture may begin now.
-    void begin(vmm_pool_t *pool, PoolName name, Filter filter, Stream stream) {
+    // `stream` is the current one; `opening`: a capture is about to begin on it.
+    void begin(vmm_pool_t *pool, PoolName name, Filter filter, Stream stream, bool opening) {
         for (const Route &route : underway_) {
             if (route.pool->name == name) {
                 throw std::runtime_error("vmm_torch: allocations already go to this memory pool; "
                                          "end that before beginning anew");
             }
         }
+        note_return();
         PrivatePool *target = use(pool, name);
-        underway_.push_back({target, std::move(filter), stream, std::this_thread::get_id(), false});
+        underway_.push_back({target, std::move(filter), stream, this_thread(), opening, false});
         count_.store(underway_.size(), std::memory_order_relaxed);
     }
 
@@ -154,10 +167,11 @@ class Routes {
         --pool->users;
     }
 
-    // Whether one of the streams on which routes began captures a graph.
+    // Whether one of the streams on which routes began captures a graph, or is about to.
     bool capturing() const {
         for (const Route &route : underway_) {
-            if (is_capturing != nullptr && is_capturing(route.stream)) {
+            bool soon = route.opening && !route.thread.expired();
+            if (is_capturing != nullptr && (soon || is_capturing(route.stream))) {
                 return true;
             }
         }
@@ -166,11 +180,12 @@ class Routes {
 
     // Ends the routes of captures that failed. PyTorch forgets them: it neither ends such a route nor
     // releases the pool. A route of this very thread whose capture is over can be none that is just
-    // about to be ended.
+    // about to be ended, nor can one of a thread that has ended.
     void drop_failed() {
+        note_return();
         for (auto at = underway_.begin(); at != underway_.end();) {
-            bool over = at->captured && at->thread == std::this_thread::get_id() &&
-                        !is_capturing(at->stream);
+            bool near = at->thread.expired() || at->thread.lock() == this_thread();
+            bool over = at->captured && near && !is_capturing(at->stream);
             if (over) {
                 --at->pool->users;
                 dropped_.push_back(at->pool->name);
@@ -246,10 +261,20 @@ class Routes {
         PrivatePool *pool;
         Filter filter;
         Stream stream;
-        std::thread::id thread;
+        std::weak_ptr<const char> thread;
+        // A capture may begin at any moment: nobody says when it does.
+        bool opening;
         // An allocation of it was captured.
         bool captured;
     };
+
+    // PyTorch begins a capture right after its route, on the same thread. So when that thread is
+    // here again the capture has begun, and can be asked about, or never will.
+    void note_return() {
+        for (Route &route : underway_) {
+            route.opening = route.opening && route.thread.lock() != this_thread();
+        }
+    }
 
     std::map<PoolName, std::unique_ptr<PrivatePool>> pools_;
     // Given back, with allocations that live on.

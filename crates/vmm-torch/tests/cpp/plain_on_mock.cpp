@@ -1,0 +1,257 @@
+// The functions of the plain door on libvmm's mock device. The CUDA runtime is the one below, which
+// is as strict about captures as the real one. The program is compiled and run by
+// tests/test_on_mock.py; it prints one line for each check that fails.
+//
+// usage: plain_on_mock LIBVMM
+
+#include "plain.cpp"
+
+#include <chrono>
+#include <thread>
+
+namespace {
+
+using namespace vmm;
+
+int failures = 0;
+
+void check(bool holds, const char *what, int line) {
+    if (!holds) {
+        std::printf("line %d: %s\n", line, what);
+        ++failures;
+    }
+}
+#define CHECK(what) check(what, #what, __LINE__)
+
+constexpr int NOT_CAPTURING = 0;
+constexpr int CAPTURING = 1;
+constexpr int INVALIDATED = 2;
+// cudaErrorStreamCaptureUnsupported
+constexpr int UNSUPPORTED = 900;
+
+// What each stream does, by its number.
+std::array<std::atomic<int>, 8> captures = {};
+// Captures that were broken, and waits for the device.
+std::atomic<int> broken{0};
+std::atomic<int> waits{0};
+// What happens during the next wait for the device.
+std::function<void()> meanwhile;
+
+Stream stream(uintptr_t number) { return reinterpret_cast<Stream>(number); }
+std::atomic<int> &capture(Stream of) { return captures[reinterpret_cast<uintptr_t>(of)]; }
+
+// What the calling thread's current stream is.
+thread_local Stream current = nullptr;
+void *current_stream(int) { return current; }
+
+} // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+int cudaGetDevice(int *device) {
+    *device = 0;
+    return 0;
+}
+
+int cudaSetDevice(int) { return 0; }
+
+int cudaGetLastError() { return 0; }
+
+int cudaThreadExchangeStreamCaptureMode(int *mode) {
+    thread_local int own = 0;
+    std::swap(own, *mode);
+    return 0;
+}
+
+int cudaStreamIsCapturing(Stream of, int *status) {
+    *status = capture(of);
+    return 0;
+}
+
+int cudaDeviceSynchronize() {
+    bool any = false;
+    for (std::atomic<int> &status : captures) {
+        any = any || status != NOT_CAPTURING;
+        int active = CAPTURING;
+        broken += status.compare_exchange_strong(active, INVALIDATED);
+    }
+    if (any) {
+        return UNSUPPORTED;
+    }
+    ++waits;
+    if (auto once = std::exchange(meanwhile, nullptr)) {
+        once();
+    }
+    return 0;
+}
+}
+#pragma GCC visibility pop
+
+namespace {
+
+constexpr size_t LEN = 3 << 20;
+
+// How many private pools there are, those included that nobody refers to any more.
+uint64_t private_pools() {
+    vmm_stats_t stats = {};
+    stats.size = sizeof stats;
+    CHECK(lib.stats(vmm_torch_pool(0), &stats) == VMM_OK);
+    return stats.private_pools;
+}
+
+void begin(PoolName name, Stream on) {
+    current = on;
+    vmm_plain_begin(0, name, [on](Stream of) { return of == on && capture(of) == CAPTURING; });
+}
+
+// Captures a graph that one allocation belongs to, which ends with the capture.
+void capture_graph(PoolName name, Stream on) {
+    begin(name, on);
+    capture(on) = CAPTURING;
+    void *ptr = vmm_plain_allocate(LEN, 0, on);
+    vmm_plain_release(ptr, LEN, 0, on);
+    capture(on) = NOT_CAPTURING;
+    vmm_plain_end(0, name);
+}
+
+void memory_of_a_graph_comes_back() {
+    capture_graph({1, 0}, stream(1));
+    vmm_plain_empty();
+    CHECK(private_pools() == 1);
+    vmm_plain_release_pool(0, {1, 0});
+    vmm_plain_empty();
+    CHECK(private_pools() == 0);
+    CHECK(waits == 1);
+}
+
+void a_capture_that_failed_keeps_nothing() {
+    begin({2, 0}, stream(1));
+    capture(stream(1)) = CAPTURING;
+    void *ptr = vmm_plain_allocate(LEN, 0, stream(1));
+    // It fails, ends, and PyTorch says no more about it.
+    capture(stream(1)) = INVALIDATED;
+    vmm_plain_empty();
+    CHECK(private_pools() == 1);
+    capture(stream(1)) = NOT_CAPTURING;
+    vmm_plain_release(ptr, LEN, 0, stream(1));
+    // Another thread cannot know that it is not just about to be ended well.
+    std::thread(vmm_plain_empty).join();
+    CHECK(private_pools() == 1);
+    capture_graph({3, 0}, stream(2));
+    vmm_plain_release_pool(0, {3, 0});
+    vmm_plain_empty();
+    CHECK(private_pools() == 0);
+    CHECK(!routes_of(0).any());
+}
+
+void one_that_failed_in_a_thread_that_ended_keeps_nothing() {
+    std::thread([] {
+        begin({4, 0}, stream(1));
+        capture(stream(1)) = CAPTURING;
+        vmm_plain_release(vmm_plain_allocate(LEN, 0, stream(1)), LEN, 0, stream(1));
+        capture(stream(1)) = NOT_CAPTURING;
+    }).join();
+    vmm_plain_empty();
+    CHECK(private_pools() == 0);
+}
+
+void one_that_failed_without_memory_keeps_no_memory_of_others() {
+    begin({5, 0}, stream(1));
+    capture_graph({6, 0}, stream(2));
+    vmm_plain_release_pool(0, {6, 0});
+    std::thread(vmm_plain_empty).join();
+    // That of the failed one, without memory.
+    CHECK(private_pools() == 1);
+    vmm_plain_end(0, {5, 0});
+    vmm_plain_release_pool(0, {5, 0});
+    vmm_plain_empty();
+    CHECK(private_pools() == 0);
+}
+
+void no_wait_breaks_the_capture_of_another_thread() {
+    std::atomic<int> step{0};
+    auto reached = [&](int which) {
+        while (step < which) {
+            std::this_thread::yield();
+        }
+    };
+    std::thread other([&] {
+        begin({7, 0}, stream(2));
+        step = 1;
+        reached(2);
+        capture(stream(2)) = CAPTURING;
+        step = 3;
+        reached(4);
+        capture(stream(2)) = NOT_CAPTURING;
+        vmm_plain_end(0, {7, 0});
+        vmm_plain_release_pool(0, {7, 0});
+    });
+    reached(1);
+    capture_graph({8, 0}, stream(1));
+    vmm_plain_release_pool(0, {8, 0});
+    int before = waits;
+    // The other one is about to begin.
+    vmm_plain_empty();
+    CHECK(waits == before);
+    step = 2;
+    reached(3);
+    // It runs.
+    vmm_plain_empty();
+    CHECK(waits == before && broken == 0);
+    step = 4;
+    other.join();
+    vmm_plain_empty();
+    CHECK(waits > before && private_pools() == 0);
+}
+
+void a_capture_waits_for_a_wait_under_way() {
+    capture_graph({10, 0}, stream(1));
+    vmm_plain_release_pool(0, {10, 0});
+    std::atomic<bool> begun{false};
+    std::thread other;
+    meanwhile = [&] {
+        other = std::thread([&] {
+            begin({11, 0}, stream(2));
+            capture(stream(2)) = CAPTURING;
+            begun = true;
+        });
+        // Long enough for it to begin if it would.
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        CHECK(!begun);
+    };
+    vmm_plain_empty();
+    meanwhile = nullptr;
+    CHECK(other.joinable());
+    if (other.joinable()) {
+        other.join();
+        capture(stream(2)) = NOT_CAPTURING;
+        vmm_plain_end(0, {11, 0});
+        vmm_plain_release_pool(0, {11, 0});
+    }
+    CHECK(begun && broken == 0);
+    vmm_plain_empty();
+    CHECK(private_pools() == 0);
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    char error[1000] = "";
+    vmm_torch_settings_t settings = {};
+    settings.device_kind = VMM_DEVICE_MOCK;
+    // Without a path the runtime is looked for in this program.
+    if (argc != 2 || vmm_torch_install(argv[1], nullptr, current_stream, &settings, error,
+                                       sizeof error) != 0) {
+        std::printf("not installed: %s\n", error);
+        return 1;
+    }
+    memory_of_a_graph_comes_back();
+    a_capture_that_failed_keeps_nothing();
+    one_that_failed_in_a_thread_that_ended_keeps_nothing();
+    one_that_failed_without_memory_keeps_no_memory_of_others();
+    no_wait_breaks_the_capture_of_another_thread();
+    a_capture_waits_for_a_wait_under_way();
+    std::printf("%d failed\n", failures);
+    return failures != 0;
+}
