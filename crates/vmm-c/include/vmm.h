@@ -505,7 +505,7 @@ vmm_status_t vmm_find(vmm_pool_t *pool, const void *ptr, vmm_lease_t *lease);
 /// that it was captured with whenever it runs. Limit, accounts and streams are those of the pool.
 /// It has no memory before the first allocation.
 ///
-/// `VMM_OUT_OF_MEMORY` if 127 others live or have leases. On an error `id` is set to 0.
+/// `VMM_OUT_OF_MEMORY` if 254 others live or have leases. On an error `id` is set to 0.
 ///
 /// Needs:
 /// `pool` is NULL or lives, `id` is NULL or can be written.

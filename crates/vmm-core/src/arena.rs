@@ -1,7 +1,7 @@
 //! An arena: regions of addresses for leases of one range of lengths, and where they are free.
 //!
-//! Two arenas keep short leases from pinning the frames of long ones. They come in pairs: the first is
-//! the general one, each other pair is that of one private pool ([`crate::tenancy`]).
+//! The general memory has two, which keep short leases from pinning the frames of long ones. Each private
+//! pool ([`crate::tenancy`]) has one of its own, where frames stay and nothing is gained by that.
 
 use crate::bins::Bins;
 use crate::extent::{ExtentId, Extents, Kind, NONE};
@@ -11,25 +11,25 @@ use crate::timeline::{Point, READY, StreamSlot};
 use std::ops::{Index, IndexMut};
 
 pub(crate) type ArenaId = u8;
-/// A pair of arenas, by its first: the one for short leases. The one for long ones comes next.
-pub(crate) type PairId = ArenaId;
-/// The pair that belongs to no private pool.
-pub(crate) const GENERAL: PairId = 0;
-/// Leases up to [`SMALL_MAX`], of the general pair.
+/// Whose memory it is: [`GENERAL`], or that of a private pool, by its arena.
+pub(crate) type DomainId = ArenaId;
+/// The domain of all memory that belongs to no private pool.
+pub(crate) const GENERAL: DomainId = 0;
+/// Leases up to [`SMALL_MAX`], of the general domain.
 pub(crate) const SMALL: ArenaId = 0;
 /// All longer ones.
 pub(crate) const LARGE: ArenaId = 1;
 /// The longest lease of the small arena, in bytes.
 pub(crate) const SMALL_MAX: u64 = 1 << 20;
 
-/// The pair that an arena belongs to.
-pub(crate) fn pair_of(arena: ArenaId) -> PairId {
-    arena & !1
+/// The domain that an arena belongs to.
+pub(crate) fn domain_of(arena: ArenaId) -> DomainId {
+    if arena <= LARGE { GENERAL } else { arena }
 }
 
 /// Whether an arena is for short leases.
 pub(crate) fn is_short(arena: ArenaId) -> bool {
-    arena & 1 == SMALL
+    arena == SMALL
 }
 
 #[derive(Debug)]
@@ -54,17 +54,17 @@ pub(crate) struct Arenas {
 const ARENAS: usize = ArenaId::MAX as usize + 1;
 
 impl Arenas {
-    /// The general pair.
+    /// Those of the general domain.
     pub(crate) fn new() -> Self {
         let table: Vec<Arena> = (0..ARENAS).map(|_| Arena::new()).collect();
         Self { table: table.try_into().expect("as many as there are ids"), in_use: 2 }
     }
 
-    /// Adds a pair; `None` if there are as many as there can be.
-    pub(crate) fn add_pair(&mut self) -> Option<PairId> {
-        let pair = PairId::try_from(self.in_use).ok()?;
-        self.in_use += 2;
-        Some(pair)
+    /// Adds one for private pools; `None` if there are as many as there can be.
+    pub(crate) fn add_private(&mut self) -> Option<DomainId> {
+        let domain = DomainId::try_from(self.in_use).ok()?;
+        self.in_use += 1;
+        Some(domain)
     }
 
     /// All that were added, by id.
@@ -72,9 +72,10 @@ impl Arenas {
         &self.table[..self.in_use]
     }
 
-    /// The two of a pair.
-    pub(crate) fn pair(&self, pair: PairId) -> &[Arena] {
-        &self.table[usize::from(pair)..][..2]
+    /// Those of a domain.
+    pub(crate) fn of(&self, domain: DomainId) -> &[Arena] {
+        let count = if domain == GENERAL { 2 } else { 1 };
+        &self.table[usize::from(domain)..][..count]
     }
 }
 

@@ -15,8 +15,8 @@ use std::time::Duration;
 const FRAMES_PER_LEVEL: u64 = 350;
 
 /// With many long leases at once there are more: each that lies apart from the others strands a frame,
-/// half of it at either end, so that with these all of them together strand at most a twentieth of
-/// the level. Frames that were made before the leases came stay as they are.
+/// half of it at either end, so that up to fifty of them together strand at most a twentieth of the
+/// level. Frames that were made before the leases came stay as they are.
 const FRAMES_PER_LEASE: u64 = 20;
 const MOST_FRAMES_PER_LEVEL: u64 = 1000;
 
@@ -47,6 +47,8 @@ pub(crate) struct Budget {
     time_to_live: Duration,
     /// The most bytes that were ever live at once.
     peak: u64,
+    /// Nothing can be mapped: a frame is no shorter for many leases, which share it.
+    pub(crate) plain: bool,
     /// Long leases that are live, and the most that ever were.
     long_leases: u64,
     most_long_leases: u64,
@@ -74,6 +76,7 @@ impl Budget {
             granule,
             time_to_live,
             peak: 0,
+            plain: false,
             long_leases: 0,
             most_long_leases: 0,
             wish: 0,
@@ -181,6 +184,9 @@ impl Budget {
     }
 
     fn frames_per_level(&self) -> u64 {
+        if self.plain {
+            return FRAMES_PER_LEVEL;
+        }
         let wanted = self.most_long_leases.saturating_mul(FRAMES_PER_LEASE);
         wanted.clamp(FRAMES_PER_LEVEL, MOST_FRAMES_PER_LEVEL)
     }

@@ -6,7 +6,7 @@
 //! idle frames do not suffice, the run may begin with the free end of one frame in use and end with the
 //! free start of another: these are mapped a second time too, and stay where they are for their holders.
 
-use crate::arena::{ArenaId, GENERAL, LARGE, pair_of};
+use crate::arena::{ArenaId, GENERAL, LARGE, domain_of};
 use crate::device::FrameKind;
 use crate::extent::{ExtentId, Kind, NONE};
 use crate::frame::{FrameId, MappingId};
@@ -274,7 +274,7 @@ impl State {
     /// so that many requests make for few calls.
     pub(crate) fn growth_len(&self, arena: ArenaId, missing: u64) -> u64 {
         let len = self.budget.growth_len(arena, missing);
-        if pair_of(arena) == GENERAL {
+        if domain_of(arena) == GENERAL {
             return len;
         }
         let eighth = round_down(self.arenas[arena].mapped / 8, self.budget.granule);

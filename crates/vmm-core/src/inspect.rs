@@ -1,6 +1,6 @@
 //! What a pool tells about itself: figures, snapshots, the facts of an error.
 
-use crate::arena::{GENERAL, LARGE, PairId, pair_of};
+use crate::arena::{DomainId, GENERAL, LARGE, domain_of};
 use crate::extent::{Extent, Kind};
 use crate::frame::MappingState;
 use crate::region::Region;
@@ -89,8 +89,8 @@ impl State {
     }
 
     fn private_views(&self) -> Vec<PrivateView> {
-        let view = |(id, pair): (PrivateId, PairId)| {
-            let arenas = &self.arenas.pair(pair);
+        let view = |(id, domain): (PrivateId, DomainId)| {
+            let arenas = &self.arenas.of(domain);
             let regions = arenas.iter().flat_map(|arena| arena.regions.iter());
             PrivateView {
                 id,
@@ -116,19 +116,20 @@ impl State {
         owners
     }
 
-    /// The largest request of a pair of arenas that free extents, idle frames and, unless the device is
+    /// The largest request in a domain that free extents, idle frames and, unless the device is
     /// full, new frames could serve now.
-    pub(crate) fn largest_possible(&self, device_full: bool, pair: PairId) -> u64 {
+    pub(crate) fn largest_possible(&self, device_full: bool, domain: DomainId) -> u64 {
         if self.plain {
-            return self.largest_plain(device_full, pair);
+            return self.largest_plain(device_full, domain);
         }
+        let longest_in = if domain == GENERAL { LARGE } else { domain };
         let mut idle = 0;
         let mut longest = 0;
         for (id, extent) in self.extents.iter().filter(|(_, extent)| extent.kind == Kind::Free) {
-            if extent.arena == pair + LARGE {
+            if extent.arena == longest_in {
                 longest = longest.max(extent.len);
             }
-            if pair_of(extent.arena) == GENERAL {
+            if domain_of(extent.arena) == GENERAL {
                 let whole = self.whole_mappings(id);
                 idle += whole.iter().map(|m| self.frames.mappings[*m].len).sum::<u64>();
             }

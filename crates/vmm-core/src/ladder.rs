@@ -17,7 +17,7 @@
 //! Each rung only decides, under the lock; [`crate::shared`] acts, without it. A device that cannot
 //! map has fewer rungs: [`crate::plain`].
 
-use crate::arena::{ArenaId, GENERAL, LARGE, PairId, is_short, pair_of};
+use crate::arena::{ArenaId, DomainId, GENERAL, LARGE, domain_of, is_short};
 use crate::bins::UNIT;
 use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::extent::ExtentId;
@@ -50,9 +50,9 @@ pub(crate) enum Next {
 }
 
 impl Want {
-    /// Whether the request may use memory of this pair: of its own, and idle memory of the general one.
-    fn may_draw_on(&self, pair: PairId) -> bool {
-        pair == self.pair || pair == GENERAL
+    /// Whether the request may use memory of this domain: of its own, and idle memory of the general one.
+    fn may_draw_on(&self, domain: DomainId) -> bool {
+        domain == self.domain || domain == GENERAL
     }
 }
 
@@ -94,7 +94,7 @@ impl State {
             self.poll(device, want.slot, reach.cross_stream)?;
         }
         self.sweep_released();
-        self.join_ready(want.pair, want.slot);
+        self.join_ready(want.domain, want.slot);
         if let Some(id) = self.take(want) {
             return Ok(Next::Taken(id));
         }
@@ -118,7 +118,7 @@ impl State {
             return Ok(Next::Taken(id));
         }
         // The general arenas have had addresses from the start.
-        if want.pair != GENERAL && self.lacks_addresses(want, reach) {
+        if want.domain != GENERAL && self.lacks_addresses(want, reach) {
             return Ok(Next::Reserve(want.arena(), self.address_need(want)));
         }
         if let Some(growth) = self.plan_growth(want, means, &idle) {
@@ -154,7 +154,7 @@ impl State {
     fn first_means(&self, want: &Want, reach: Reach) -> Means {
         let target = if reach.device_full { 0 } else { self.budget.level() };
         let borrow = !is_short(want.arena()) || self.budget.known_level().is_some();
-        let ready_only = reach.capturing && want.pair != GENERAL;
+        let ready_only = reach.capturing && want.domain != GENERAL;
         Means { target, ceiling: target, borrow, ends: false, ready_only, ..reach.means }
     }
 
@@ -257,11 +257,11 @@ impl State {
         }
     }
 
-    /// Free memory of a stream in some pairs of arenas.
-    pub(crate) fn free_of(&self, slot: StreamSlot, of: impl Fn(PairId) -> bool) -> Vec<ExtentId> {
+    /// Free memory of a stream in some domains.
+    pub(crate) fn free_of(&self, slot: StreamSlot, of: impl Fn(DomainId) -> bool) -> Vec<ExtentId> {
         (0..=ArenaId::MAX)
             .zip(self.arenas.all())
-            .filter(|(arena, _)| of(pair_of(*arena)))
+            .filter(|(arena, _)| of(domain_of(*arena)))
             .flat_map(|(_, arena)| arena.free(&self.extents, slot, UNIT))
             .collect()
     }
@@ -272,12 +272,7 @@ impl State {
         if !is_short(want.arena()) {
             return None;
         }
-        let found = self.arenas[LARGE].find(
-            &self.extents,
-            want.slot,
-            want.len,
-            want.alignment,
-        )?;
+        let found = self.arenas[LARGE].find(&self.extents, want.slot, want.len, want.alignment)?;
         self.whole_mappings(found).is_empty().then(|| self.carve(found, want))
     }
 
@@ -313,7 +308,7 @@ impl State {
         let others: Vec<StreamSlot> =
             self.timelines.slots().filter(|slot| *slot != want.slot).collect();
         for other in others {
-            let free = self.free_of(other, |pair| want.may_draw_on(pair));
+            let free = self.free_of(other, |domain| want.may_draw_on(domain));
             if free.is_empty() {
                 continue;
             }
@@ -349,7 +344,7 @@ impl State {
 
     /// Retired memory that a request may draw on.
     fn pop_retired(&mut self, want: &Want) -> Option<ExtentId> {
-        let draws = |id: &ExtentId| want.may_draw_on(pair_of(self.extents[*id].arena));
+        let draws = |id: &ExtentId| want.may_draw_on(domain_of(self.extents[*id].arena));
         let index = self.retired.iter().rposition(draws)?;
         Some(self.retired.swap_remove(index))
     }
@@ -374,7 +369,7 @@ impl State {
     }
 
     fn search_again(&mut self, want: &Want, means: Means) -> Option<Next> {
-        self.join_ready(want.pair, want.slot);
+        self.join_ready(want.domain, want.slot);
         if let Some(id) = self.take(want) {
             return Some(Next::Taken(id));
         }
@@ -418,7 +413,7 @@ impl State {
         means: Means,
     ) -> DeviceResult<Vec<Fence>> {
         // What a private pool has left goes to all.
-        let serves = |pair| want.may_draw_on(pair) || !self.tenancies.is_private(pair);
+        let serves = |domain| want.may_draw_on(domain) || !self.tenancies.is_private(domain);
         // Own memory needs a wait only where a frame must leave its old place before it moves.
         let mut points = self.free_points(|slot| slot != want.slot || means.unmap_first, serves);
         points.extend(self.retired_points(serves));
@@ -430,18 +425,18 @@ impl State {
         Ok(fences)
     }
 
-    /// The uses that keep memory of some pairs of arenas retired.
-    pub(crate) fn retired_points(&self, of: impl Fn(PairId) -> bool) -> Vec<Point> {
+    /// The uses that keep memory of some domains retired.
+    pub(crate) fn retired_points(&self, of: impl Fn(DomainId) -> bool) -> Vec<Point> {
         let retired = self.retired.iter().map(|id| &self.extents[*id]);
-        let chains = retired.filter(|extent| of(pair_of(extent.arena)));
+        let chains = retired.filter(|extent| of(domain_of(extent.arena)));
         chains.flat_map(|extent| self.uses.iter(extent.uses)).collect()
     }
 
-    /// The last uses of free memory of some streams, in some pairs of arenas.
+    /// The last uses of free memory of some streams, in some domains.
     pub(crate) fn free_points(
         &self,
         of: impl Fn(StreamSlot) -> bool,
-        lies: impl Fn(PairId) -> bool,
+        lies: impl Fn(DomainId) -> bool,
     ) -> Vec<Point> {
         let slots = self.timelines.slots().filter(|slot| of(*slot));
         slots

@@ -266,7 +266,7 @@ impl State {
             return Ok(Vec::new());
         }
         let mut points: Vec<Point> = self.stale_uses().collect();
-        let goes = |pair| !self.tenancies.is_private(pair);
+        let goes = |domain| !self.tenancies.is_private(domain);
         points.extend(self.free_points(|_| true, goes));
         points.extend(self.retired_points(goes));
         points.retain(|point| {

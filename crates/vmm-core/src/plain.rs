@@ -20,7 +20,7 @@
 //! 8. Idle frames released, if a new one fits then.
 //! 9. A wait on the host for as little as helps; then, as everywhere, callbacks and the error.
 
-use crate::arena::{ArenaId, LARGE, PairId, SMALL, pair_of};
+use crate::arena::{ArenaId, DomainId, LARGE, SMALL, domain_of};
 use crate::device::{DeviceResult, FrameKind, VirtualMemoryDevice};
 use crate::extent::{Extent, ExtentId, Kind, NONE};
 use crate::frame::FrameId;
@@ -127,7 +127,7 @@ impl State {
     fn take_anywhere(&mut self, want: &Want) -> Option<LeaseId> {
         let found = self
             .arenas
-            .pair(want.pair)
+            .of(want.domain)
             .iter()
             .find_map(|arena| arena.find(&self.extents, want.slot, want.len, want.alignment))?;
         Some(self.carve(found, want))
@@ -286,8 +286,8 @@ impl State {
 
     /// The largest request that could be served now: in a free extent, or in a new frame once all
     /// idle ones are gone.
-    pub(crate) fn largest_plain(&self, device_full: bool, pair: PairId) -> u64 {
-        let own = |extent: &Extent| extent.kind == Kind::Free && pair_of(extent.arena) == pair;
+    pub(crate) fn largest_plain(&self, device_full: bool, domain: DomainId) -> u64 {
+        let own = |extent: &Extent| extent.kind == Kind::Free && domain_of(extent.arena) == domain;
         let free = self.extents.iter().filter(|(_, extent)| own(extent));
         let longest = free.map(|(_, extent)| extent.len).max().unwrap_or(0);
         let idle: u64 = self.idle_regions().iter().map(|idle| idle.len).sum();

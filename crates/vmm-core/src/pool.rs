@@ -1,6 +1,6 @@
 //! The pool: what users see.
 
-use crate::arena::{GENERAL, LARGE, PairId, SMALL};
+use crate::arena::{DomainId, GENERAL, LARGE, SMALL};
 use crate::bins::UNIT;
 use crate::device::VirtualMemoryDevice;
 use crate::error::{AllocError, PoolError};
@@ -185,19 +185,19 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         Ok(obtained.map(|memory| self.lease(memory, request)))
     }
 
-    /// A live extent in a pair of arenas and its address, after `note` was called with it under the lock;
+    /// A live extent in a domain and its address, after `note` was called with it under the lock;
     /// `None` for no bytes.
     #[inline]
     pub(crate) fn obtain(
         &self,
-        pair: PairId,
+        domain: DomainId,
         request: &Request,
         note: impl Fn(&mut State, LeaseId),
     ) -> Result<Memory, AllocError> {
         let Some(mut want) = self.handle.shared.check(request)? else {
             return Ok(None);
         };
-        want.pair = pair;
+        want.domain = domain;
         {
             let mut state = self.handle.shared.lock();
             want.slot = state.timelines.slot(request.stream);
@@ -219,14 +219,14 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// As [`Self::obtain`]; without memory at hand `Ok(None)`.
     pub(crate) fn obtain_at_hand(
         &self,
-        pair: PairId,
+        domain: DomainId,
         request: &Request,
         note: impl Fn(&mut State, LeaseId),
     ) -> Result<Option<Memory>, AllocError> {
         let Some(mut want) = self.handle.shared.check(request)? else {
             return Ok(Some(None));
         };
-        want.pair = pair;
+        want.domain = domain;
         let mut state = self.handle.shared.lock();
         want.slot = state.timelines.slot(request.stream);
         let taken = state.take_at_hand(&want).map(|id| {

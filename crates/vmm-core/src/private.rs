@@ -4,7 +4,7 @@
 //! pool. So what it uses must stay mapped where it is, and must not go to anybody whose work the
 //! graph could meet. Both hold for the memory of a private pool for as long as it lives.
 
-use crate::arena::{GENERAL, PairId, pair_of};
+use crate::arena::{DomainId, GENERAL, domain_of};
 use crate::bins::UNIT;
 use crate::device::{DeviceError, DeviceResult, VirtualMemoryDevice};
 use crate::error::{AllocError, PoolError};
@@ -52,14 +52,14 @@ pub struct PrivatePool<D: VirtualMemoryDevice + 'static> {
 struct Tenant<D: VirtualMemoryDevice + 'static> {
     pool: Pool<D>,
     id: PrivateId,
-    pair: PairId,
+    domain: DomainId,
 }
 
 impl<D: VirtualMemoryDevice + 'static> Drop for Tenant<D> {
     fn drop(&mut self) {
         // In a fork the memory is the parent's.
         let Some(mut state) = self.pool.shared().lock_unless_forked() else { return };
-        state.end_tenancy(self.pair);
+        state.end_tenancy(self.domain);
         state.validate_in_debug();
         drop(state);
         if !self.pool.shared().is_forked() {
@@ -111,8 +111,8 @@ impl<D: VirtualMemoryDevice + 'static> PrivatePool<D> {
         &self.tenant.pool
     }
 
-    pub(crate) fn pair(&self) -> PairId {
-        self.tenant.pair
+    pub(crate) fn domain(&self) -> DomainId {
+        self.tenant.domain
     }
 
     /// `len` bytes for work on `stream`, accounted to `owner`.
@@ -134,7 +134,7 @@ impl<D: VirtualMemoryDevice + 'static> PrivatePool<D> {
     /// See [`AllocError`]. Nothing has changed then.
     pub fn allocate_with(&self, request: Request) -> Result<Lease<D>, AllocError> {
         let pool = &self.tenant.pool;
-        let obtained = pool.obtain(self.tenant.pair, &request, |_, _| {})?;
+        let obtained = pool.obtain(self.tenant.domain, &request, |_, _| {})?;
         Ok(pool.lease(obtained, request))
     }
 
@@ -144,8 +144,8 @@ impl<D: VirtualMemoryDevice + 'static> PrivatePool<D> {
     /// # Errors
     /// [`AllocError::TooLarge`]. That there is none at hand is `Ok(None)`.
     pub fn allocate_at_hand(&self, request: Request) -> Result<Option<Lease<D>>, AllocError> {
-        let Tenant { pool, pair, .. } = &*self.tenant;
-        let obtained = pool.obtain_at_hand(*pair, &request, |_, _| {})?;
+        let Tenant { pool, domain, .. } = &*self.tenant;
+        let obtained = pool.obtain_at_hand(*domain, &request, |_, _| {})?;
         Ok(obtained.map(|memory| pool.lease(memory, request)))
     }
 
@@ -162,8 +162,8 @@ impl<D: VirtualMemoryDevice + 'static> PrivatePool<D> {
         owner: Owner,
     ) -> Result<Lease<D>, AllocAtError> {
         let request = Request { owner, ..Request::new(len, stream) };
-        let Tenant { pool, pair, .. } = &*self.tenant;
-        let id = pool.shared().allocate_at(*pair, addr, &request, |_, _| {})?;
+        let Tenant { pool, domain, .. } = &*self.tenant;
+        let id = pool.shared().allocate_at(*domain, addr, &request, |_, _| {})?;
         Ok(pool.lease(id.map(|id| (id, addr.0)), request))
     }
 }
@@ -172,16 +172,16 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// A new private pool. It has no memory yet.
     ///
     /// # Errors
-    /// [`PoolError::TooManyPrivatePools`] if 127 others live or have leases, and
+    /// [`PoolError::TooManyPrivatePools`] if 254 others live or have leases, and
     /// [`PoolError::Device`] if the device could not be asked how far its work is.
     pub fn private_pool(&self) -> Result<PrivatePool<D>, PoolError> {
-        let (id, pair) = self.shared().begin_tenancy()?;
-        Ok(PrivatePool { tenant: Arc::new(Tenant { pool: self.clone(), id, pair }) })
+        let (id, domain) = self.shared().begin_tenancy()?;
+        Ok(PrivatePool { tenant: Arc::new(Tenant { pool: self.clone(), id, domain }) })
     }
 }
 
 impl<D: VirtualMemoryDevice + 'static> Shared<D> {
-    fn begin_tenancy(&self) -> Result<(PrivateId, PairId), PoolError> {
+    fn begin_tenancy(&self) -> Result<(PrivateId, DomainId), PoolError> {
         let mut state = self.lock();
         if !self.capturing(&state)? {
             // A capture that comes next can use only what is known to be over, and cannot ask.
@@ -195,7 +195,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     /// A lease, after `note` was called with it under the lock; `None` for a request of no bytes.
     pub(crate) fn allocate_at(
         &self,
-        pair: PairId,
+        domain: DomainId,
         addr: DeviceAddr,
         request: &Request,
         note: impl FnOnce(&mut State, LeaseId),
@@ -210,7 +210,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         }
         let mut state = self.lock();
         let slot = state.timelines.slot(request.stream);
-        let want = Want { slot, pair, ..want };
+        let want = Want { slot, domain, ..want };
         let found = match state.take_at(&want, addr.0) {
             None if !self.capturing(&state)? => {
                 state.poll(&*self.device, slot, self.cross_stream())?;
@@ -262,7 +262,7 @@ impl State {
         addr: u64,
     ) -> DeviceResult<()> {
         let touches = |extent: &Extent| {
-            pair_of(extent.arena) == want.pair
+            domain_of(extent.arena) == want.domain
                 && extent.addr < addr.saturating_add(want.len)
                 && addr < extent.end()
         };
@@ -303,9 +303,9 @@ impl State {
 
     /// The free extents that a range covers, by address; `None` if a part of it is not free.
     fn free_range(&self, want: &Want, addr: u64) -> Option<Vec<ExtentId>> {
-        debug_assert_ne!(want.pair, GENERAL);
+        debug_assert_ne!(want.domain, GENERAL);
         let end = addr.checked_add(want.len)?;
-        let arenas = &self.arenas.pair(want.pair);
+        let arenas = &self.arenas.of(want.domain);
         let mut regions = arenas.iter().flat_map(|arena| arena.regions.iter());
         let (_, region) =
             regions.find(|(_, region)| region.base <= addr && end <= region.base + region.len)?;

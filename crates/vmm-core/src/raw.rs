@@ -213,7 +213,7 @@ impl<D: VirtualMemoryDevice + 'static> PrivatePool<D> {
     /// # Errors
     /// See [`AllocError`]. Nothing has changed then.
     pub fn allocate_raw(&self, request: &Request) -> Result<DeviceAddr, AllocError> {
-        let obtained = self.pool().obtain(self.pair(), request, State::name)?;
+        let obtained = self.pool().obtain(self.domain(), request, State::name)?;
         Ok(DeviceAddr(obtained.map_or(0, |(_, addr)| addr)))
     }
 
@@ -223,6 +223,6 @@ impl<D: VirtualMemoryDevice + 'static> PrivatePool<D> {
     /// # Errors
     /// As [`PrivatePool::allocate_at`].
     pub fn allocate_raw_at(&self, addr: DeviceAddr, request: &Request) -> Result<(), AllocAtError> {
-        self.pool().shared().allocate_at(self.pair(), addr, request, State::name).map(drop)
+        self.pool().shared().allocate_at(self.domain(), addr, request, State::name).map(drop)
     }
 }

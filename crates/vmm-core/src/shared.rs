@@ -4,7 +4,7 @@
 //! that can are made between two holds of the lock, on what the first has put out of everybody's
 //! reach: see [`crate::step`].
 
-use crate::arena::{ArenaId, GENERAL, pair_of};
+use crate::arena::{ArenaId, GENERAL, domain_of};
 use crate::bins::UNIT;
 use crate::budget::Budget;
 use crate::device::{
@@ -136,7 +136,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 alignment,
                 slot: 0,
                 owner: request.owner.0,
-                pair: GENERAL,
+                domain: GENERAL,
             })),
             _ => Err(self.too_large(request.len, request.alignment)),
         }
@@ -340,7 +340,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             reserved: state.counters.reserved_bytes,
             live: state.counters.live_bytes,
             retired: state.counters.retired_bytes,
-            largest_possible: state.largest_possible(device.is_some(), want.pair),
+            largest_possible: state.largest_possible(device.is_some(), want.domain),
             owners: state.largest_owners(5),
             device,
         }))
@@ -352,7 +352,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         let properties = self.device.properties();
         let cap = self.device_total.saturating_mul(ADDRESS_CAP).max(LEAST_RESERVATION);
         let most = properties.max_reservation.min(cap / 4);
-        let wanted = match pair_of(arena) {
+        let wanted = match domain_of(arena) {
             GENERAL => self.options.reservation.unwrap_or(self.device_total.saturating_mul(16)),
             // There may be many private pools: each reserves as much again as it has, from little on.
             _ => self.lock().arenas[arena].address_bytes().max(LEAST_RESERVATION),
@@ -385,7 +385,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 Err(error)
                     if error.kind == DeviceErrorKind::OutOfAddresses
                         && len > need
-                        && pair_of(arena) != GENERAL =>
+                        && domain_of(arena) != GENERAL =>
                 {
                     len = need;
                 }

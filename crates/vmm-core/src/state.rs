@@ -2,7 +2,7 @@
 //!
 //! Nothing here calls the device.
 
-use crate::arena::{ArenaId, Arenas, GENERAL, LARGE, PairId, SMALL, SMALL_MAX};
+use crate::arena::{ArenaId, Arenas, DomainId, GENERAL, LARGE, SMALL, SMALL_MAX};
 use crate::bins::UNIT;
 use crate::budget::Budget;
 use crate::directory::Directory;
@@ -26,15 +26,17 @@ pub(crate) struct Want {
     pub(crate) slot: StreamSlot,
     pub(crate) owner: u32,
     /// Whose memory it is to be: the general one's, or that of a private pool.
-    pub(crate) pair: PairId,
+    pub(crate) domain: DomainId,
 }
 
 impl Want {
-    /// Frames of a private pool stay where they are, so short leases need not be kept apart there.
     #[inline]
     pub(crate) fn arena(&self) -> ArenaId {
-        let short = self.pair == GENERAL && self.len <= SMALL_MAX;
-        self.pair + if short { SMALL } else { LARGE }
+        match self.domain {
+            GENERAL if self.len <= SMALL_MAX => SMALL,
+            GENERAL => LARGE,
+            private => private,
+        }
     }
 }
 
@@ -52,7 +54,7 @@ pub(crate) type Memory = Option<(LeaseId, u64)>;
 pub(crate) struct State {
     pub(crate) extents: Extents,
     pub(crate) arenas: Arenas,
-    /// Which private pool each other pair belongs to.
+    /// Which private pool each further arena belongs to.
     pub(crate) tenancies: Tenancies,
     pub(crate) frames: Frames,
     pub(crate) timelines: Timelines,
@@ -80,6 +82,7 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn new(budget: Budget, peers: Peers, plain: bool) -> Self {
+        let budget = Budget { plain, ..budget };
         Self {
             extents: Extents::default(),
             arenas: Arenas::new(),
@@ -251,12 +254,12 @@ impl State {
         self.set_free(id, point)
     }
 
-    /// Joins ready memory of a pair to neighbours that `slot` may take. Done on a miss only: the hot
+    /// Joins ready memory of a domain to neighbours that `slot` may take. Done on a miss only: the hot
     /// path keeps ready memory apart, or one stream would take it from all others bit by bit.
-    pub(crate) fn join_ready(&mut self, pair: PairId, slot: StreamSlot) {
+    pub(crate) fn join_ready(&mut self, domain: DomainId, slot: StreamSlot) {
         let ready: Vec<ExtentId> = self
             .arenas
-            .pair(pair)
+            .of(domain)
             .iter()
             .flat_map(|arena| arena.free(&self.extents, READY, UNIT))
             .collect();

@@ -1,6 +1,6 @@
 //! The invariants, checked structure by structure.
 
-use crate::arena::pair_of;
+use crate::arena::domain_of;
 use crate::extent::{Kind, NONE};
 use crate::frame::MappingState;
 use crate::region::Region;
@@ -150,7 +150,7 @@ impl State {
         }
     }
 
-    /// What serves a private pool is nobody else's, and a pair without one has no memory.
+    /// What serves a private pool is nobody else's, and a domain without one has no memory.
     fn validate_private(&self) {
         let mut mapped = vec![0; self.arenas.all().len()];
         for (_, entry) in self.frames.mappings.iter() {
@@ -158,7 +158,7 @@ impl State {
                 continue;
             }
             mapped[usize::from(entry.at.arena)] += entry.len;
-            if self.tenancies.is_private(pair_of(entry.at.arena)) {
+            if self.tenancies.is_private(domain_of(entry.at.arena)) {
                 assert_eq!(entry.dead_bytes, 0, "no byte of a private frame has moved");
                 let mappings = self.frames.frames[entry.frame].mappings.iter();
                 let current =
@@ -171,8 +171,8 @@ impl State {
         }
         for (_, extent) in self.extents.iter() {
             let has_memory = !matches!(extent.kind, Kind::Void | Kind::Dead);
-            let vacant = has_memory && self.tenancies.is_vacant(pair_of(extent.arena));
-            assert!(!vacant, "a vacant pair of arenas has no memory");
+            let vacant = has_memory && self.tenancies.is_vacant(domain_of(extent.arena));
+            assert!(!vacant, "a vacant domain of arenas has no memory");
         }
     }
 
