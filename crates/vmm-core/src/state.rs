@@ -81,8 +81,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(budget: Budget, peers: Peers, plain: bool) -> Self {
-        let budget = Budget { plain, ..budget };
+    pub(crate) fn new(mut budget: Budget, peers: Peers, plain: bool) -> Self {
+        budget.plain = plain;
         Self {
             extents: Extents::default(),
             arenas: Arenas::new(),
