@@ -86,7 +86,7 @@ class Session:
 
     def small(self, what, allocator, how, device, turn):
         command = [sys.executable, str(HERE / "small.py"), "--allocator", allocator, *_turn(turn)]
-        result = self._run([*command, *_flags(how), *what], device, turn[:2])
+        result = self._run([*command, *_flags(how), *what], device, turn)
         if result["status"] == 0:
             result.update(json.loads(result.pop("output").splitlines()[-1]), ok=True)
         return self._keep({"what": " ".join(what), "allocator": allocator, **how, **result})
@@ -100,13 +100,15 @@ class Session:
             command += ["--deterministic"] if self._deterministic else []
             command += _turn(turn)
             command += [str(self._scripts), name, str(out)]
-            result = self._run(command, device, turn[:2])
+            result = self._run(command, device, turn)
             if out.exists():
                 result.update(json.loads(out.read_text()))
                 result["ok"] = result["ok"] and result["status"] == 0
         return self._keep({"program": name, "allocator": allocator, **how, **result})
 
-    def _run(self, command, device, files=()):
+    def _run(self, command, device, turn):
+        # One that takes turns waits for the others too.
+        timeout = self._timeout * (turn[2] if turn else 1)
         begin = time.monotonic()
         try:
             done = subprocess.run(
@@ -115,12 +117,12 @@ class Session:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=self._timeout,
-                pass_fds=files,
+                timeout=timeout,
+                pass_fds=turn[:2],
             )
             status, output = done.returncode, done.stdout
         except subprocess.TimeoutExpired:
-            status, output = -1, f"stopped after {self._timeout} s"
+            status, output = -1, f"stopped after {timeout} s"
         result = {"ok": False, "status": status, "wall_s": time.monotonic() - begin}
         result["output" if status == 0 else "error"] = output if status == 0 else output[-600:]
         return result
