@@ -40,7 +40,9 @@ impl State {
 
     fn note_mark(&mut self, id: LeaseId, mark: Mark) {
         let at = self.live(id);
-        let Some(point) = self.point_of(mark) else { return };
+        // A point that is reached is no use. Its slot may be vacant, and would be the next stream's.
+        let open = self.point_of(mark).filter(|point| !self.timelines.is_reached(*point));
+        let Some(point) = open else { return };
         // What its own stream does is part of the lease anyway.
         if self.extents[at].stream != point.stream {
             self.uses.note(&mut self.extents[at].uses, point);
@@ -125,7 +127,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     }
 
     pub(crate) fn used_until(&self, id: LeaseId, mark: Mark) {
-        let mut state = self.shared().lock();
+        // Blocks end in a fork too, where the lock may be held by a thread that is not there.
+        let Some(mut state) = self.shared().lock_unless_forked() else { return };
         state.note_mark(id, mark);
         state.validate_in_debug();
     }
