@@ -41,14 +41,14 @@ const SMALL_FRAME: u64 = 2 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Budget {
+    /// Nothing can be mapped, and leases share frames: see [`crate::plain`].
+    pub(crate) plain: bool,
     pub(crate) limit: Option<u64>,
     pub(crate) target: Option<u64>,
     pub(crate) granule: u64,
     time_to_live: Duration,
     /// The most bytes that were ever live at once.
     peak: u64,
-    /// Nothing can be mapped: a frame is no shorter for many leases, which share it.
-    pub(crate) plain: bool,
     /// Long leases that are live, and the most that ever were.
     long_leases: u64,
     most_long_leases: u64,
@@ -65,18 +65,19 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(
+        plain: bool,
         limit: Option<u64>,
         target: Option<u64>,
         granule: u64,
         time_to_live: Duration,
     ) -> Self {
         Self {
+            plain,
             limit,
             target,
             granule,
             time_to_live,
             peak: 0,
-            plain: false,
             long_leases: 0,
             most_long_leases: 0,
             wish: 0,
@@ -174,20 +175,18 @@ impl Budget {
 
     /// The uniform length of frames.
     pub(crate) fn frame_len(&self, arena: ArenaId) -> u64 {
-        let len = match (self.given_level(), self.known_level()) {
-            (Some(level), _) => level / self.frames_per_level(),
-            (None, Some(level)) => level / FRAMES_PER_LEVEL,
-            (None, None) => self.peak() / FRAMES_PER_PEAK,
+        let len = match self.known_level() {
+            Some(level) => level / self.frames_per_level(),
+            None => self.peak() / FRAMES_PER_PEAK,
         };
         let len = self.whole_granules(len);
         if is_short(arena) { len.min(SMALL_FRAME.max(self.granule)) } else { len }
     }
 
     fn frames_per_level(&self) -> u64 {
-        if self.plain {
-            return FRAMES_PER_LEVEL;
-        }
-        let wanted = self.most_long_leases.saturating_mul(FRAMES_PER_LEASE);
+        let strands = !self.plain && self.given_level().is_some();
+        let leases = if strands { self.most_long_leases } else { 0 };
+        let wanted = leases.saturating_mul(FRAMES_PER_LEASE);
         wanted.clamp(FRAMES_PER_LEVEL, MOST_FRAMES_PER_LEVEL)
     }
 
@@ -250,7 +249,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn budget(limit: Option<u64>, target: Option<u64>) -> Budget {
-        Budget::new(limit, target, 2 * MIB, Duration::from_secs(10))
+        Budget::new(false, limit, target, 2 * MIB, Duration::from_secs(10))
     }
 
     #[test]
@@ -285,6 +284,7 @@ mod tests {
         (0..35).for_each(|_| budget.end_lease(SMALL_MAX + 512));
         (0..1000).for_each(|_| budget.begin_lease(SMALL_MAX + 512));
         assert_eq!(len(&budget), 6);
+        assert_eq!(len(&Budget { plain: true, ..budget }), 20, "they share frames there");
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl State {
             address_bytes: self.address_bytes(),
             private_pools: self.tenancies.living().count() as u64,
             private_reserved_bytes: self.private_bytes(),
-            remapping: !self.plain,
+            remapping: !self.budget.plain,
         }
     }
 
@@ -119,7 +119,7 @@ impl State {
     /// The largest request in a domain that free extents, idle frames and, unless the device is
     /// full, new frames could serve now.
     pub(crate) fn largest_possible(&self, device_full: bool, domain: DomainId) -> u64 {
-        if self.plain {
+        if self.budget.plain {
             return self.largest_plain(device_full, domain);
         }
         let longest_in = if domain == GENERAL { LARGE } else { domain };

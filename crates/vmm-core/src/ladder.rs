@@ -99,7 +99,7 @@ impl State {
             return Ok(Next::Taken(id));
         }
         self.budget.wish(self.counters.live_bytes.saturating_add(want.len));
-        if self.plain {
+        if self.budget.plain {
             return self.climb_plain(device, want, reach);
         }
         let waits_on_device = reach.cross_stream == CrossStream::WaitOnDevice && !reach.capturing;

@@ -11,7 +11,7 @@ use crate::idle::{IdleFrame, Reserve};
 use crate::options::CrossStream;
 use crate::state::State;
 use crate::step::{Step, StepOutcome, Work, range};
-use crate::timeline::{Point, READY};
+use crate::timeline::{Point, READY, raise};
 use crate::units::Fence;
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl State {
         capturing: bool,
     ) -> DeviceResult<Option<Step>> {
         self.sweep_released();
-        if self.plain {
+        if self.budget.plain {
             return self.next_plain_step(device, now, cross_stream, capturing);
         }
         if let Some(step) = self.step_ahead(means) {
@@ -166,13 +166,17 @@ impl State {
 
     /// Learns which stale mappings are over; records the fences that this needs.
     fn poll_stale<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D) -> DeviceResult<()> {
-        let mut newest: Vec<Point> = Vec::new();
-        for point in self.stale_uses() {
-            match newest.iter_mut().find(|p| p.stream == point.stream) {
-                Some(known) => known.epoch = known.epoch.max(point.epoch),
-                None => newest.push(point),
-            }
-        }
+        self.poll_points(device, self.stale_uses().collect())
+    }
+
+    /// Learns which points are reached; records the fences that this needs.
+    pub(crate) fn poll_points<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        points: Vec<Point>,
+    ) -> DeviceResult<()> {
+        let mut newest = Vec::new();
+        points.into_iter().for_each(|point| raise(&mut newest, point));
         for point in newest {
             if self.timelines.fence(device, point)?.is_some() {
                 self.timelines.poll(device, point.stream)?;
@@ -193,7 +197,7 @@ impl State {
         means: Means,
     ) -> DeviceResult<Option<Step>> {
         self.sweep_released();
-        if self.plain {
+        if self.budget.plain {
             return Ok(self.release_idle_region(keep));
         }
         self.expel(Keep::AtMost(keep), means);

@@ -55,21 +55,8 @@ impl State {
         device: &D,
         marks: &[Mark],
     ) -> DeviceResult<()> {
-        let mut newest: Vec<Point> = Vec::new();
-        for point in marks.iter().filter_map(|mark| self.point_of(*mark)) {
-            if self.timelines.is_reached(point) {
-                continue;
-            }
-            match newest.iter_mut().find(|known| known.stream == point.stream) {
-                Some(known) => known.epoch = known.epoch.max(point.epoch),
-                None => newest.push(point),
-            }
-        }
-        for point in newest {
-            self.timelines.fence(device, point)?;
-            self.timelines.poll(device, point.stream)?;
-        }
-        Ok(())
+        let points = marks.iter().filter_map(|mark| self.point_of(*mark)).collect();
+        self.poll_points(device, points)
     }
 }
 

@@ -2,14 +2,14 @@
 
 use crate::arena::{DomainId, GENERAL, LARGE, SMALL};
 use crate::bins::UNIT;
-use crate::device::VirtualMemoryDevice;
+use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::error::{AllocError, PoolError};
 use crate::lease::Lease;
 use crate::options::{Maintenance, PoolOptions};
 use crate::owner::Owner;
 use crate::report::{Snapshot, Stats};
 use crate::shared::Shared;
-use crate::state::{LeaseId, Memory, State};
+use crate::state::{LeaseId, Memory, State, Want};
 use crate::step::{Step, StepOutcome};
 use crate::units::{DeviceAddr, DeviceOrdinal, StreamId};
 use crate::worker::Worker;
@@ -214,6 +214,26 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         let (id, addr) = slow?;
         note(&mut self.handle.shared.lock(), id);
         Ok(Some((id, addr)))
+    }
+
+    /// As [`Self::obtain`] for one who can do without: `Ok(None)` where that would take a wait for the
+    /// device or callbacks, or could never be.
+    pub(crate) fn obtain_spare(
+        &self,
+        domain: DomainId,
+        request: &Request,
+    ) -> DeviceResult<Option<Memory>> {
+        match self.obtain_at_hand(domain, request, |_, _| {}) {
+            Ok(None) => {}
+            Ok(at_hand) => return Ok(at_hand),
+            Err(_) => return Ok(None),
+        }
+        let shared = &self.handle.shared;
+        let Ok(Some(want)) = shared.check(request) else { return Ok(None) };
+        let slot = shared.lock().timelines.slot(request.stream);
+        let spare = shared.allocate_spare(&Want { slot, domain, ..want });
+        self.wake_worker();
+        Ok(spare?.map(Some))
     }
 
     /// As [`Self::obtain`]; without memory at hand `Ok(None)`.

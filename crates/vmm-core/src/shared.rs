@@ -79,13 +79,14 @@ pub(crate) struct Shared<D: VirtualMemoryDevice + 'static> {
 impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     pub(crate) fn new(device: Arc<D>, options: PoolOptions, device_total: u64) -> Self {
         let granule = device.properties().granule;
-        let budget = Budget::new(options.limit, options.target, granule, options.time_to_live);
-        let peers = Peers::new(&options.peers);
         let plain = !device.properties().capabilities.remapping;
+        let PoolOptions { limit, target, time_to_live, .. } = options;
+        let budget = Budget::new(plain, limit, target, granule, time_to_live);
+        let peers = Peers::new(&options.peers);
         Self {
             device,
             options,
-            state: Mutex::new(State::new(budget, peers, plain)),
+            state: Mutex::new(State::new(budget, peers)),
             granting: Mutex::new(()),
             step_done: Condvar::new(),
             callbacks: Mutex::new(Vec::new()),
@@ -189,19 +190,42 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         if limit.is_some_and(|limit| want.len > limit) {
             return Err(self.too_large(want.requested, want.alignment));
         }
-        let result = self.climb(want);
-        {
-            let mut state = self.lock();
-            state.budget.wish(0);
-            state.counters.failures += u64::from(result.is_err());
-        }
-        if self.options.maintenance == Maintenance::Inline {
-            self.maintain();
-        }
+        let result = match self.climb(want, Effort::All) {
+            Ok(Ok(memory)) => Ok(memory),
+            Ok(Err(refused)) => Err(self.out_of_memory(want, refused)),
+            Err(error) => Err(error.into()),
+        };
+        self.lock().counters.failures += u64::from(result.is_err());
+        self.end_climb();
         result
     }
 
-    fn climb(&self, want: &Want) -> Result<(LeaseId, u64), AllocError> {
+    /// As [`Self::allocate_slow`] for one who can do without: `None` where that would take a wait for the
+    /// device or callbacks, and then it is no failure.
+    #[cold]
+    pub(crate) fn allocate_spare(&self, want: &Want) -> DeviceResult<Option<(LeaseId, u64)>> {
+        let limit = self.lock().budget.limit;
+        if limit.is_some_and(|limit| want.len > limit) {
+            return Ok(None);
+        }
+        let result = self.climb(want, Effort::Spare);
+        self.end_climb();
+        Ok(result?.ok())
+    }
+
+    fn end_climb(&self) {
+        self.lock().budget.wish(0);
+        if self.options.maintenance == Maintenance::Inline {
+            self.maintain();
+        }
+    }
+
+    /// Memory for a request; if there is none, what the device refused last.
+    fn climb(
+        &self,
+        want: &Want,
+        effort: Effort,
+    ) -> DeviceResult<Result<(LeaseId, u64), Option<DeviceError>>> {
         let mut refused: Option<DeviceError> = None;
         let mut pressed = false;
         let mut reach = Reach {
@@ -220,7 +244,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 let next = state.climb(&*self.device, want, reach)?;
                 state.validate_in_debug();
                 match next {
-                    Next::Taken(id) => return Ok((id, state.extents[id.extent].addr)),
+                    Next::Taken(id) => return Ok(Ok((id, state.extents[id.extent].addr))),
                     Next::AwaitStep => {
                         reach.impatient =
                             self.step_done.wait_for(&mut state, STEP_PATIENCE).timed_out();
@@ -234,7 +258,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                     match self.finish(step.run(&*self.device), Some(want)) {
                         Ok(id) => {
                             let id = id.expect("a growth for a request ends in a lease");
-                            return Ok((id, self.lock().extents[id.extent].addr));
+                            return Ok(Ok((id, self.lock().extents[id.extent].addr)));
                         }
                         Err(error) if is_out_of_frames(error) && !reach.device_full => {
                             // A full device is a moment, not a verdict: less may still be had.
@@ -244,7 +268,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                         Err(error) if self.refuses_kind(error, reach.means.kind) => {
                             reach.means = self.means();
                         }
-                        Err(error) => return Err(error.into()),
+                        Err(error) => return Err(error),
                     }
                 }
                 Next::Remove(step) => {
@@ -255,6 +279,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 Next::Reserve(arena, need) => {
                     reach.address_full = self.reserve(arena, need).is_err();
                 }
+                Next::Wait(_) if effort == Effort::Spare => return Ok(Err(refused)),
                 Next::Wait(fences) => {
                     self.lock().counters.host_waits += 1;
                     self.wait_any(&fences)?;
@@ -267,11 +292,11 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 Next::Exhausted if reach.cross_stream == CrossStream::Never && !reach.capturing => {
                     reach.cross_stream = CrossStream::WhenReached;
                 }
-                Next::Exhausted if !pressed && self.press(want) => {
+                Next::Exhausted if effort == Effort::All && !pressed && self.press(want) => {
                     pressed = true;
                     reach.device_full = false;
                 }
-                Next::Exhausted => return Err(self.out_of_memory(want, refused)),
+                Next::Exhausted => return Ok(Err(refused)),
                 Next::Taken(_) | Next::AwaitStep => unreachable!("handled under the lock"),
             }
         }
@@ -520,6 +545,14 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         }
         teardown::run(&*self.device, &mut state);
     }
+}
+
+/// How much a request is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effort {
+    All,
+    /// No wait for the device, no callback.
+    Spare,
 }
 
 /// Whether the device has no memory for a frame; other calls may want memory too, but less of ours

@@ -76,13 +76,10 @@ pub(crate) struct State {
     pub(crate) steps_under_way: u32,
     pub(crate) peers: Peers,
     pub(crate) directory: Directory,
-    /// The device cannot map: see [`crate::plain`].
-    pub(crate) plain: bool,
 }
 
 impl State {
-    pub(crate) fn new(mut budget: Budget, peers: Peers, plain: bool) -> Self {
-        budget.plain = plain;
+    pub(crate) fn new(budget: Budget, peers: Peers) -> Self {
         Self {
             extents: Extents::default(),
             arenas: Arenas::new(),
@@ -101,7 +98,6 @@ impl State {
             steps_under_way: 0,
             peers,
             directory: Directory::default(),
-            plain,
         }
     }
 
@@ -125,7 +121,7 @@ impl State {
     fn take_hole_at_hand(&mut self, want: &Want) -> Option<LeaseId> {
         let level = self.budget.known_level().filter(|_| self.budget.limit.is_none())?;
         let full = self.counters.reserved_bytes + self.budget.frame_len(SMALL) > level;
-        if full && !self.plain { self.take_hole(want) } else { None }
+        if full && !self.budget.plain { self.take_hole(want) } else { None }
     }
 
     /// Makes a lease of a `Free` extent that fits: its front, or the first aligned place.

@@ -30,13 +30,13 @@ pub(crate) fn run<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State
             state.forget_mapping(mapping);
         }
     }
-    if !state.plain {
+    if !state.budget.plain {
         unmap_all(device, state);
     }
     for (_, frame) in state.frames.frames.iter() {
         let _ = device.release_frame(frame.handle);
     }
-    if !state.plain {
+    if !state.budget.plain {
         for region in state.regions() {
             let _ = device.free_region(DeviceAddr(region.base), region.len);
         }

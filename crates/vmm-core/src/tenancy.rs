@@ -25,7 +25,7 @@ use crate::extent::{Kind, NONE};
 use crate::idle::Part;
 use crate::region::{RegionId, RegionRef};
 use crate::state::State;
-use crate::timeline::{Point, READY, StreamSlot};
+use crate::timeline::{Point, READY, StreamSlot, raise};
 use std::fmt;
 use std::num::NonZeroU64;
 
@@ -183,7 +183,7 @@ impl State {
             }
         }
         points.retain(|point| !self.timelines.is_reached(*point));
-        if self.plain {
+        if self.budget.plain {
             self.hand_over(domain, &points);
         } else {
             self.send_away_all(domain, &points);
@@ -249,13 +249,5 @@ impl State {
     /// Bytes of frames that serve private pools only.
     pub(crate) fn private_bytes(&self) -> u64 {
         self.arenas.all()[usize::from(FIRST)..].iter().map(|arena| arena.mapped).sum()
-    }
-}
-
-/// Notes that memory may be in use up to `point`, too.
-fn raise(points: &mut Vec<Point>, point: Point) {
-    match points.iter_mut().find(|known| known.stream == point.stream) {
-        Some(known) => known.epoch = known.epoch.max(point.epoch),
-        None => points.push(point),
     }
 }

@@ -75,6 +75,14 @@ pub(crate) struct Timelines {
     seen: u64,
 }
 
+/// Adds a point to those that have one of each stream: the later of two stands for both.
+pub(crate) fn raise(points: &mut Vec<Point>, point: Point) {
+    match points.iter_mut().find(|known| known.stream == point.stream) {
+        Some(known) => known.epoch = known.epoch.max(point.epoch),
+        None => points.push(point),
+    }
+}
+
 impl Timelines {
     pub(crate) fn new() -> Self {
         let ready = Timeline { reached: u64::MAX, ..Timeline::new(StreamId(u64::MAX), 0) };

@@ -33,7 +33,7 @@ impl State {
             }
         }
         assert_eq!(seen, self.extents.count(), "every extent lies in a region");
-        if self.plain {
+        if self.budget.plain {
             assert_eq!(self.regions().count(), self.frames.frames.len(), "a frame is a region");
         }
         self.validate_bins();

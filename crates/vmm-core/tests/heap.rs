@@ -4,6 +4,8 @@
 //! a place that serves again too early, or a chunk that leaves too early, shows as wrong bytes or as a race.
 #![allow(missing_docs)]
 
+mod support;
+
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -190,14 +192,8 @@ impl Test {
     }
 }
 
-fn cases() -> u32 {
-    let asked = std::env::var("VMM_MODEL_CASES").ok();
-    asked.and_then(|text| text.parse().ok()).unwrap_or(96)
-}
-
 proptest! {
-    // VMM_MODEL_CASES=20000 and a release build make for a thorough run.
-    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: support::cases(96), failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn blocks_keep_their_bytes_and_all_goes_back(
         kind in (0..PlacementKind::ALL.len()).prop_map(|index| PlacementKind::ALL[index]),

@@ -1,19 +1,16 @@
 //! Marks: how far streams are, for those who hand pieces of a lease on.
 #![allow(missing_docs)]
 
-use std::sync::Arc;
-use vmm_core::*;
-use vmm_mock::{MockDevice, MockOptions};
+mod support;
 
-const MIB: u64 = 1 << 20;
+use support::MIB;
+use vmm_core::*;
 
 /// The place of a stream that is gone is the next one's, whose work must not keep what marks of the
 /// first were noted for.
 #[test]
 fn a_mark_that_has_passed_keeps_nothing() {
-    let device = Arc::new(MockDevice::new(MockOptions::default()));
-    let options = PoolOptions { maintenance: Maintenance::UserLoop, ..PoolOptions::default() };
-    let pool = Pool::new(device.clone(), options).expect("a pool on the mock");
+    let (device, pool) = support::quiet_pool(1 << 30, None);
     let own = device.make_stream();
     // As many as are forgotten before their places become vacant together.
     let marks: Vec<Mark> = (0..64)

@@ -4,6 +4,8 @@
 //! a page with two owners, an unmap that came too early and a missing order between streams all show.
 #![allow(missing_docs)]
 
+mod support;
+
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -248,14 +250,8 @@ fn pick_from(live: &mut BTreeMap<u64, Held>, pick: usize) -> Option<&mut Held> {
     (count > 0).then(|| live.values_mut().nth(pick % count)).flatten()
 }
 
-fn cases() -> u32 {
-    let asked = std::env::var("VMM_MODEL_CASES").ok();
-    asked.and_then(|text| text.parse().ok()).unwrap_or(192)
-}
-
 proptest! {
-    // VMM_MODEL_CASES=20000 and a release build make for a thorough run.
-    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: support::cases(192), failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn random_operations_agree_with_the_model(setting in setting(), ops in prop::collection::vec(op(), 1..250)) {
         run(setting, &ops);

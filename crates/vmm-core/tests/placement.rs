@@ -9,6 +9,8 @@
 //! - the same calls lead to the same addresses.
 #![allow(missing_docs)]
 
+mod support;
+
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -355,18 +357,12 @@ fn run(subject: Subject, ops: &[Op]) -> Vec<Option<u64>> {
     test.addrs
 }
 
-fn cases() -> u32 {
-    let asked = std::env::var("VMM_MODEL_CASES").ok();
-    asked.and_then(|text| text.parse().ok()).unwrap_or(96)
-}
-
 fn subjects() -> impl Iterator<Item = Subject> {
     PlacementKind::ALL.into_iter().map(subject).chain(others())
 }
 
 proptest! {
-    // VMM_MODEL_CASES=20000 and a release build make for a thorough run.
-    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: support::cases(96), failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn every_placement_keeps_its_promises(ops in prop::collection::vec(op(), 1..200)) {
         for subject in subjects() {

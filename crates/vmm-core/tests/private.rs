@@ -5,12 +5,14 @@
 //! private pool, or that came back to others before the last launch was over, shows.
 #![allow(missing_docs)]
 
+mod support;
+
 use proptest::prelude::*;
 use std::sync::Arc;
+use support::MIB;
 use vmm_core::*;
 use vmm_mock::{Access, Graph, MockDevice, MockOptions};
 
-const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 96 * MIB;
 
 #[derive(Clone, Debug)]
@@ -240,13 +242,8 @@ fn cross_stream() -> impl Strategy<Value = CrossStream> {
     ]
 }
 
-fn cases() -> u32 {
-    let asked = std::env::var("VMM_MODEL_CASES").ok();
-    asked.and_then(|text| text.parse().ok()).unwrap_or(96)
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: support::cases(96), failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn graphs_keep_their_memory_and_give_it_back(
         options in device(),
@@ -265,9 +262,7 @@ proptest! {
 /// for that one on the device.
 #[test]
 fn a_range_that_others_still_use_can_be_restored() {
-    let device = Arc::new(MockDevice::new(MockOptions::default()));
-    let options = PoolOptions { maintenance: Maintenance::UserLoop, ..PoolOptions::default() };
-    let pool = Pool::new(device.clone(), options).expect("a pool on the mock");
+    let (device, pool) = support::quiet_pool(1 << 30, None);
     let (stream, side) = (device.make_stream(), device.make_stream());
     let private = pool.private_pool().expect("the first private pool");
     let lease = private.allocate(4 * MIB, stream, Owner::NONE).expect("memory");
@@ -290,9 +285,7 @@ fn a_range_that_others_still_use_can_be_restored() {
 /// Frames stay with a private pool, so what a long lease left there is used up before there is another.
 #[test]
 fn a_short_lease_takes_what_long_ones_left() {
-    let device = Arc::new(MockDevice::new(MockOptions::default()));
-    let options = PoolOptions { maintenance: Maintenance::UserLoop, ..PoolOptions::default() };
-    let pool = Pool::new(device.clone(), options).expect("a pool on the mock");
+    let (device, pool) = support::quiet_pool(1 << 30, None);
     let stream = device.make_stream();
     let private = pool.private_pool().expect("the first private pool");
     let allocate = |len| private.allocate(len, stream, Owner::NONE).expect("memory");

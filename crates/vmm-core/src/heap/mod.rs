@@ -10,8 +10,9 @@
 //! | the placement finds a place | a block, without a call of the pool |
 //! | it finds none | blocks come back whose uses on other streams are over; then a further chunk |
 //! | it can never serve the request, or only in more than a chunk | a lease of the pool alone |
-//! | the limit leaves no room for a chunk | all streams give back their empty chunks; then a lease alone |
-//! | nor for that | a wait on the host for retired blocks of the stream, one after the other |
+//! | the pool can spare no chunk | all streams give back their empty chunks; then a lease alone |
+//! | nor that | a wait on the host for retired blocks of the stream, one after the other |
+//! | that does not help | a lease alone, for which the pool waits and calls back |
 //! | a block is released that other streams have used | its place is retired until these uses are over |
 //!
 //! The pool's rules hold for chunks, so also for blocks: its limit, its order of streams, its callbacks.
@@ -24,6 +25,7 @@ mod lease;
 
 pub use lease::HeapLease;
 
+use crate::arena::{DomainId, GENERAL};
 use crate::bins::UNIT;
 use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::error::{AllocError, PoolError};
@@ -84,31 +86,30 @@ struct Inner<D: VirtualMemoryDevice + 'static> {
 }
 
 /// Where chunks come from.
-enum Source<D: VirtualMemoryDevice + 'static> {
-    General(Pool<D>),
-    Private(PrivatePool<D>),
+struct Source<D: VirtualMemoryDevice + 'static> {
+    pool: Pool<D>,
+    /// Whose memory they are, if not the general one's.
+    private: Option<PrivatePool<D>>,
 }
 
 impl<D: VirtualMemoryDevice + 'static> Source<D> {
-    fn pool(&self) -> &Pool<D> {
-        match self {
-            Self::General(pool) => pool,
-            Self::Private(private) => private.pool(),
-        }
+    fn domain(&self) -> DomainId {
+        self.private.as_ref().map_or(GENERAL, PrivatePool::domain)
     }
 
     fn allocate(&self, request: Request) -> Result<Lease<D>, AllocError> {
-        match self {
-            Self::General(pool) => pool.allocate_with(request),
-            Self::Private(private) => private.allocate_with(request),
-        }
+        let obtained = self.pool.obtain(self.domain(), &request, |_, _| {})?;
+        Ok(self.pool.lease(obtained, request))
     }
 
     fn allocate_at_hand(&self, request: Request) -> Result<Option<Lease<D>>, AllocError> {
-        match self {
-            Self::General(pool) => pool.allocate_at_hand(request),
-            Self::Private(private) => private.allocate_at_hand(request),
-        }
+        let obtained = self.pool.obtain_at_hand(self.domain(), &request, |_, _| {})?;
+        Ok(obtained.map(|memory| self.pool.lease(memory, request)))
+    }
+
+    fn allocate_spare(&self, request: Request) -> DeviceResult<Option<Lease<D>>> {
+        let obtained = self.pool.obtain_spare(self.domain(), &request)?;
+        Ok(obtained.map(|memory| self.pool.lease(memory, request)))
     }
 }
 
@@ -143,7 +144,7 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
         options: HeapOptions,
         make: impl Fn() -> Box<dyn Placement> + Send + Sync + 'static,
     ) -> Result<Self, PoolError> {
-        Self::over(Source::General(pool), options, Box::new(make))
+        Self::over(Source { pool, private: None }, options, Box::new(make))
     }
 
     /// As [`Self::new`], with chunks from a private pool: for work that a graph captures. They stay
@@ -157,7 +158,8 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
         options: HeapOptions,
         make: impl Fn() -> Box<dyn Placement> + Send + Sync + 'static,
     ) -> Result<Self, PoolError> {
-        Self::over(Source::Private(private), options, Box::new(make))
+        let source = Source { pool: private.pool().clone(), private: Some(private) };
+        Self::over(source, options, Box::new(make))
     }
 
     fn over(
@@ -170,7 +172,7 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
                 "a chunk of a heap is a positive multiple of 512 bytes",
             ));
         }
-        if options.chunk_len > source.pool().device().memory_info()?.total {
+        if options.chunk_len > source.pool.device().memory_info()?.total {
             return Err(PoolError::Options(
                 "a chunk of a heap is longer than the device's memory: make it shorter",
             ));
@@ -182,7 +184,7 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
     /// The pool below.
     #[must_use]
     pub fn pool(&self) -> &Pool<D> {
-        self.inner.source.pool()
+        &self.inner.source.pool
     }
 
     /// `len` bytes for work on `stream`. `owner` is noted in the block; see [`HeapOptions::owner`].
@@ -210,8 +212,8 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
         }
     }
 
-    /// Memory as the request says if there is any at hand, in a chunk or in the pool: makes no device
-    /// call whatever.
+    /// Memory as the request says if a chunk that the stream has holds it, or, for what is to have a lease
+    /// of its own, if the pool has it at hand: makes no device call whatever.
     ///
     /// # Errors
     /// [`AllocError::TooLarge`]. That there is none at hand is `Ok(None)`.
@@ -220,46 +222,55 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
         if let Some(addr) = home.take(request.len, request.alignment) {
             return Ok(Some(HeapLease::block(home, addr, &request)));
         }
-        let source = &self.inner.source;
-        let Some(shape) = self.shape(&home, &request) else {
-            return Ok(source.allocate_at_hand(request)?.map(HeapLease::own));
-        };
-        let chunk = self.chunk_request(&request, shape);
-        let Some(chunk) = source.allocate_at_hand(chunk)? else { return Ok(None) };
-        let placed = home.add_chunk(chunk, request.len, request.alignment);
-        Ok(placed.map(|addr| HeapLease::block(home, addr, &request)))
+        if self.shape(&home, &request).is_some() {
+            return Ok(None);
+        }
+        Ok(self.inner.source.allocate_at_hand(request)?.map(HeapLease::own))
     }
 
+    /// What is free somewhere serves first, then what others let go of by themselves, and only then the
+    /// pool waits and calls back.
     #[cold]
     fn allocate_slow(
         &self,
         home: Arc<Home<D>>,
         request: Request,
     ) -> Result<HeapLease<D>, AllocError> {
-        let Some(shape) = self.shape(&home, &request) else {
-            return self.lease(request).map(HeapLease::own);
-        };
-        if home.settle()?
-            && let Some(addr) = home.take(request.len, request.alignment)
+        let source = &self.inner.source;
+        let shape = self.shape(&home, &request);
+        if let Some(shape) = shape {
+            let addr = match home.settle()? {
+                true => home.take(request.len, request.alignment),
+                false => None,
+            };
+            let addr = match addr {
+                Some(addr) => Some(addr),
+                None => self.take_in_new_chunk(&home, &request, shape)?,
+            };
+            if let Some(addr) = addr {
+                return Ok(HeapLease::block(home, addr, &request));
+            }
+        }
+        if let Some(lease) = self.spare(request)? {
+            return Ok(HeapLease::own(lease));
+        }
+        if shape.is_some()
+            && let Some(addr) = Self::await_place(&home, &request)?
         {
             return Ok(HeapLease::block(home, addr, &request));
         }
-        if let Some(chunk) = self.chunk(&request, shape)?
-            && let Some(addr) = home.add_chunk(chunk, request.len, request.alignment)
-        {
-            return Ok(HeapLease::block(home, addr, &request));
-        }
-        match self.lease(request) {
+        match source.allocate(request) {
+            // Those who were called back may have released blocks.
             Err(error @ AllocError::OutOfMemory(_)) => {
-                let addr = Self::await_place(&home, &request)?.ok_or(error)?;
+                let addr = home.take(request.len, request.alignment).ok_or(error)?;
                 Ok(HeapLease::block(home, addr, &request))
             }
             result => result.map(HeapLease::own),
         }
     }
 
-    /// A place in the chunks that there are, after the pool had no memory: others may have released
-    /// something meanwhile, or what uses a retired block ends.
+    /// A place in the chunks that there are, after the pool had no memory to spare: others may have
+    /// released something meanwhile, or what uses a retired block ends.
     fn await_place(home: &Home<D>, request: &Request) -> DeviceResult<Option<u64>> {
         loop {
             let placed = home.take(request.len, request.alignment);
@@ -275,41 +286,27 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
         (shape.len <= self.inner.options.chunk_len).then_some(shape)
     }
 
-    /// A further chunk. For one that the limit leaves no room for the pool would wait and call back in
-    /// vain, while there may be memory for what is shorter.
-    fn chunk(&self, request: &Request, shape: ChunkShape) -> Result<Option<Lease<D>>, AllocError> {
-        let chunk = self.chunk_request(request, shape);
-        let has_room = self.has_room(chunk.len) || (self.trim()? > 0 && self.has_room(chunk.len));
-        if !has_room {
-            return self.inner.source.allocate_at_hand(chunk);
-        }
-        match self.lease(chunk) {
-            Ok(lease) => Ok(Some(lease)),
-            Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Whether the limit leaves room for so many bytes beside what is in use.
-    fn has_room(&self, len: u64) -> bool {
-        let state = self.pool().shared().lock();
-        let used = state.counters.live_bytes + state.counters.retired_bytes;
-        state.budget.limit.is_none_or(|limit| used.saturating_add(len) <= limit)
-    }
-
-    fn chunk_request(&self, request: &Request, shape: ChunkShape) -> Request {
+    /// A place in a further chunk, if the pool can spare one.
+    fn take_in_new_chunk(
+        &self,
+        home: &Home<D>,
+        request: &Request,
+        shape: ChunkShape,
+    ) -> DeviceResult<Option<u64>> {
         let HeapOptions { chunk_len: len, owner, .. } = self.inner.options;
-        Request { len, alignment: shape.alignment, stream: request.stream, owner }
+        let Request { stream, .. } = *request;
+        let chunk = self.spare(Request { len, alignment: shape.alignment, stream, owner })?;
+        Ok(chunk.and_then(|chunk| home.add_chunk(chunk, request.len, request.alignment)))
     }
 
-    /// A lease of the pool, for which the heap gives back what it does not need.
-    fn lease(&self, request: Request) -> Result<Lease<D>, AllocError> {
-        match self.inner.source.allocate(request) {
-            Err(AllocError::OutOfMemory(_)) if self.trim()? > 0 => {
-                self.inner.source.allocate(request)
-            }
-            result => result,
+    /// A lease that the pool can spare, if need be after the heap has given back what it does not need.
+    fn spare(&self, request: Request) -> DeviceResult<Option<Lease<D>>> {
+        let source = &self.inner.source;
+        let lease = source.allocate_spare(request)?;
+        if lease.is_some() || self.trim()? == 0 {
+            return Ok(lease);
         }
+        source.allocate_spare(request)
     }
 
     /// Gives all chunks without blocks back to the pool, which keeps the memory: see [`Pool::trim`].
@@ -358,7 +355,7 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
         }
         let Inner { source, options, make, homes } = &*self.inner;
         // Made before the lock is taken: it is the user's code.
-        let home = Arc::new(Home::new(source.pool().clone(), stream, options, make()));
+        let home = Arc::new(Home::new(source.pool.clone(), stream, options, make()));
         homes.write().entry(stream).or_insert(home).clone()
     }
 }
