@@ -1,6 +1,6 @@
 //! From the command line's paths to trace files.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,13 +31,12 @@ pub(crate) fn trace_files(input: &Path) -> Result<Vec<PathBuf>, String> {
 
 /// Numbers names that come again: files of one name in several folders, as the ranks of a job write them.
 pub(crate) fn tell_apart<'a>(names: impl Iterator<Item = &'a mut String>) {
-    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut given = HashSet::new();
     for name in names {
-        let count = seen.entry(name.clone()).or_default();
-        *count += 1;
-        if *count > 1 {
-            *name = format!("{name} ({count})");
-        }
+        let numbered = (2..).map(|number| format!("{name} ({number})"));
+        let free = |name: &String| !given.contains(name);
+        *name = std::iter::once(name.clone()).chain(numbered).find(free).expect("a free number");
+        given.insert(name.clone());
     }
 }
 
@@ -76,6 +75,9 @@ mod tests {
         let mut names = ["run", "other", "run", "run"].map(str::to_owned);
         tell_apart(names.iter_mut());
         assert_eq!(names, ["run", "other", "run (2)", "run (3)"]);
+        let mut names = ["run", "run (2)", "run"].map(str::to_owned);
+        tell_apart(names.iter_mut());
+        assert_eq!(names, ["run", "run (2)", "run (3)"]);
     }
 
     #[test]

@@ -40,7 +40,12 @@ pub(crate) fn policies(
         let _progress = Progress::begin(format!("{policy} on {name}"), shows_progress);
         let is_recorded = recorded.allocator == Allocator::PyTorch
             && match model {
-                Policy::Native(options) => !recorded.is_expandable && options == plain,
+                Policy::Native(options) => {
+                    !recorded.is_expandable
+                        && options.max_split_size == recorded.max_split_size()
+                        && Some(options.roundup_power2_divisions)
+                            == recorded.roundup_power2_divisions()
+                }
                 Policy::Expandable(_) => recorded.is_expandable,
                 _ => false,
             };

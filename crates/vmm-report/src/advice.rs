@@ -45,7 +45,7 @@ pub(crate) fn advise(inspection: &Inspection) -> Vec<String> {
 /// Whether anything would have served the request that failed.
 fn about_failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
     let capacity = oom.capacity();
-    let needed = oom.moment.held_bytes + oom.wanted.bytes;
+    let needed = oom.needed();
     if inspection.allocator == Allocator::Unknown {
         return format!(
             "The program held {} when {} were asked for in vain: it needs {} at that moment.",
@@ -58,8 +58,12 @@ fn about_failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
         let largest = oom.moment.owners.first().map_or_else(String::new, |owner| {
             format!(" The largest share, {}, is held by {}.", bytes(owner.bytes), owner.name)
         });
+        let kept = match oom.kept_by_graphs_bytes {
+            0 => String::new(),
+            kept => format!(", {} kept by pools of captured graphs", bytes(kept)),
+        };
         return format!(
-            "No allocator avoids this failure: {} were in use and {} asked for, {} more than the \
+            "No allocator avoids this failure: {} were in use{kept} and {} asked for, {} more than the \
              {} that the process could have. Hold less, or take a larger device.{largest}",
             bytes(oom.moment.held_bytes),
             bytes(oom.wanted.bytes),
@@ -144,6 +148,10 @@ fn about_causes(inspection: &Inspection, advice: &mut Vec<String>) {
             }
             (_, "rounding") if inspection.setting("roundup_power2_divisions").is_some() => {
                 "roundup_power2_divisions rounds up: raise it, or leave it out"
+            }
+            (_, "rounding") if inspection.setting("max_split_size").is_some() => {
+                "max_split_size keeps long blocks whole, whatever is asked for: raise it, or leave \
+                 it out"
             }
             (_, "rounding") => "lengths just above a multiple of what is rounded to lose most",
             _ => continue,

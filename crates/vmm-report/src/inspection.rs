@@ -68,6 +68,9 @@ pub struct OutOfMemory {
     pub wanted: Wanted,
     /// Free bytes of the device then; 0 where the file does not say.
     pub device_free_bytes: u64,
+    /// Bytes that pools of captured graphs kept beside what was live in them. No allocator gives them to
+    /// others; the pool of the request is left out.
+    pub kept_by_graphs_bytes: u64,
     /// The state that it met.
     pub moment: Moment,
 }
@@ -79,10 +82,16 @@ impl OutOfMemory {
         self.moment.causes.reserved + self.device_free_bytes
     }
 
+    /// What the program needed at that moment, in bytes: no allocator serves the request with less.
+    #[must_use]
+    pub fn needed(&self) -> u64 {
+        self.moment.held_bytes + self.kept_by_graphs_bytes + self.wanted.bytes
+    }
+
     /// Whether the request would have fitted, had nothing been lost to fragmentation.
     #[must_use]
     pub fn is_fragmentation(&self) -> bool {
-        self.moment.held_bytes + self.wanted.bytes <= self.capacity()
+        self.needed() <= self.capacity()
     }
 }
 
@@ -129,14 +138,20 @@ impl Inspection {
         let has_other = knows_reserved && timeline.peak_reserved_at != timeline.peak_requested_at;
         let reserved_peak = has_other.then(|| take(timeline.peak_reserved_at));
         let end = take(trace.events.len());
+        let failures: Vec<usize> = stops.ooms.iter().map(|oom| oom.count).collect();
+        let graphs = GraphPools::of(trace, &failures);
         let ooms = stops
             .ooms
             .drain(..)
-            .map(|oom| {
+            .zip(&graphs.idle)
+            .map(|(oom, idle)| {
                 let moment = take(oom.count);
                 // The walk stood before the event, so the failed request is the next.
                 let wanted = moment.next.clone().expect("a failed request is a miss");
-                OutOfMemory { wanted, device_free_bytes: oom.device_free, moment }
+                let others = (0..).zip(idle).filter(|(pool, _)| *pool != wanted.pool);
+                let kept_by_graphs_bytes = others.map(|(_, bytes)| bytes).sum();
+                let device_free_bytes = oom.device_free;
+                OutOfMemory { wanted, device_free_bytes, kept_by_graphs_bytes, moment }
             })
             .collect();
         let smallest = trace.peak_requested_bytes() / SMALLEST_GROWTH;
@@ -152,7 +167,7 @@ impl Inspection {
             streams: trace.streams.len(),
             graph_pools: trace.pools.len().saturating_sub(1),
             peak_requested_bytes: trace.peak_requested_bytes(),
-            peak_with_graphs_bytes: peak_with_graphs(trace),
+            peak_with_graphs_bytes: graphs.peak,
             peak_reserved_bytes: knows_reserved.then(|| trace.recorded_peak_reserved_bytes()),
             peak,
             reserved_peak,
@@ -182,7 +197,7 @@ impl Inspection {
     /// The most that the program would have held, had its failed requests been served.
     #[must_use]
     pub fn needed_bytes(&self) -> u64 {
-        let failed = self.ooms.iter().map(|oom| oom.moment.held_bytes + oom.wanted.bytes);
+        let failed = self.ooms.iter().map(OutOfMemory::needed);
         failed.fold(self.peak_requested_bytes, u64::max)
     }
 
@@ -244,45 +259,63 @@ impl Stops {
     }
 }
 
-/// The most bytes that were live at once, where pools of graphs count with the most that they have had
-/// since they were made. Memory that was given back says that a pool was given up.
-fn peak_with_graphs(trace: &DeviceTrace) -> u64 {
-    /// What is live in a pool, and what it keeps.
-    #[derive(Clone, Copy, Default)]
-    struct Pool {
-        live: u64,
-        kept: u64,
-    }
-    let mut pools = vec![Pool::default(); trace.pools.len().max(1)];
-    let mut place = vec![(0, 0); trace.tensor_count as usize];
-    let (mut sum, mut peak) = (0, 0);
-    let mut change = |pool: u16, live: &dyn Fn(u64) -> u64, ends: bool| {
-        let place = &mut pools[usize::from(pool)];
-        sum -= place.kept;
-        place.live = live(place.live);
-        place.kept = if pool == 0 || ends { place.live } else { place.kept.max(place.live) };
-        sum += place.kept;
-        peak = peak.max(sum);
-    };
-    for tensor in &trace.start_live {
-        place[tensor.id as usize] = (tensor.pool, tensor.len);
-        change(tensor.pool, &|live| live + tensor.len, false);
-    }
-    for event in &trace.events {
-        match event.kind {
-            EventKind::Alloc { id, len, pool, .. } => {
-                place[id as usize] = (pool, len);
-                change(pool, &|live| live + len, false);
-            }
-            EventKind::FreeCompleted { id } => {
-                let (pool, len) = place[id as usize];
-                change(pool, &|live| live - len, false);
-            }
-            EventKind::SegmentFree { pool, .. } if pool > 0 => change(pool, &|live| live, true),
-            _ => {}
+/// What pools of graphs keep: the most that they have had since they were made. Memory that was given back
+/// says that a pool was given up.
+struct GraphPools {
+    /// The most bytes that were live at once, where such pools count with what they keep.
+    peak: u64,
+    /// At each of the moments asked for, what each pool keeps beside what is live in it.
+    idle: Vec<Vec<u64>>,
+}
+
+impl GraphPools {
+    /// `moments` are numbers of events, ascending.
+    fn of(trace: &DeviceTrace, moments: &[usize]) -> Self {
+        /// What is live in a pool, and what it keeps.
+        #[derive(Clone, Copy, Default)]
+        struct Pool {
+            live: u64,
+            kept: u64,
         }
+        let mut pools = vec![Pool::default(); trace.pools.len().max(1)];
+        let mut place = vec![(0, 0); trace.tensor_count as usize];
+        let (mut sum, mut peak) = (0, 0);
+        let mut change = |pools: &mut [Pool], pool: u16, live: &dyn Fn(u64) -> u64, ends: bool| {
+            let place = &mut pools[usize::from(pool)];
+            sum -= place.kept;
+            place.live = live(place.live);
+            place.kept = if pool == 0 || ends { place.live } else { place.kept.max(place.live) };
+            sum += place.kept;
+            peak = peak.max(sum);
+        };
+        for tensor in &trace.start_live {
+            place[tensor.id as usize] = (tensor.pool, tensor.len);
+            change(&mut pools, tensor.pool, &|live| live + tensor.len, false);
+        }
+        let mut moments = moments.iter().peekable();
+        let mut idle = Vec::new();
+        for count in 0..=trace.events.len() {
+            while moments.next_if(|moment| **moment == count).is_some() {
+                idle.push(pools.iter().map(|pool| pool.kept - pool.live).collect());
+            }
+            let Some(event) = trace.events.get(count) else { break };
+            match event.kind {
+                EventKind::Alloc { id, len, pool, .. } => {
+                    place[id as usize] = (pool, len);
+                    change(&mut pools, pool, &|live| live + len, false);
+                }
+                EventKind::FreeCompleted { id } => {
+                    let (pool, len) = place[id as usize];
+                    change(&mut pools, pool, &|live| live - len, false);
+                }
+                EventKind::SegmentFree { pool, .. } if pool > 0 => {
+                    change(&mut pools, pool, &|live| live, true);
+                }
+                _ => {}
+            }
+        }
+        Self { peak, idle }
     }
-    peak
 }
 
 /// Settings that say something: the long list of zeros that every file has is left out.

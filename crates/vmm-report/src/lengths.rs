@@ -1,7 +1,7 @@
 //! How long blocks are: `PyTorch`'s rule, with the settings that change it.
 //!
 //! A trace says where tensors lay, but not how long their blocks were. `PyTorch` rounds lengths up
-//! (`round_size` in its `CUDACachingAllocator.cpp`), and leaves the rest of a hole to a block where it
+//! ([`vmm_trace::pytorch::rounded`]), and leaves the rest of a hole to a block where it
 //! may not be split off (`should_split`): 1 MiB at most of a large block, less than 512 bytes of others,
 //! and any rest of a block of at least `max_split_size`. What lay where is known, so the lengths
 //! follow.
@@ -53,18 +53,21 @@ impl Lengths {
         lengths
     }
 
+    /// The length from which on blocks are not split, if there is one.
+    pub(crate) fn max_split(&self) -> Option<u64> {
+        (self.max_split < u64::MAX).then_some(self.max_split)
+    }
+
+    /// The divisions, if they are the same for all lengths.
+    pub(crate) fn uniform_divisions(&self) -> Option<u64> {
+        let [first, rest @ ..] = &self.divisions;
+        rest.iter().all(|of| of == first).then_some(*first)
+    }
+
     /// The length of the block that is looked for.
     pub(crate) fn rounded(&self, len: u64) -> u64 {
         let interval = len.max(1).ilog2().saturating_sub(SMALL.ilog2()) as usize;
-        let divisions = self.divisions[interval.min(INTERVALS - 1)];
-        if divisions > 1 && len > ROUNDING * divisions && !len.is_power_of_two() {
-            let floor = 1u64 << len.ilog2();
-            return match floor / divisions {
-                0 => floor.saturating_mul(2),
-                step => len.checked_next_multiple_of(step).unwrap_or(len),
-            };
-        }
-        len.max(1).checked_next_multiple_of(ROUNDING).unwrap_or(len)
+        vmm_trace::pytorch::rounded(len, self.divisions[interval.min(INTERVALS - 1)])
     }
 
     /// The length of the block in a hole with `room` bytes, which are at least `len`. `keeps_little`
@@ -104,6 +107,18 @@ mod tests {
         assert_eq!(plain.block(3 * MIB, 4 * MIB, true), 3 * MIB);
         assert_eq!(plain.block(1000, 1100, true), 1100);
         assert_eq!(plain.rounded(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn settings_are_told_as_they_are() {
+        let told = |settings| (of(settings).max_split(), of(settings).uniform_divisions());
+        assert_eq!(told(&[]), (None, Some(0)));
+        assert_eq!(told(&[("max_split_size", "134217728")]), (Some(128 * MIB), Some(0)));
+        assert_eq!(told(&[("roundup_power2_divisions.1", "4")]), (None, None));
+        let keys: Vec<String> =
+            (0..16).map(|n| format!("roundup_power2_divisions.{}", 1 << n)).collect();
+        let all: Vec<_> = keys.iter().map(|key| (key.as_str(), "4")).collect();
+        assert_eq!(told(&all), (None, Some(4)));
     }
 
     #[test]

@@ -59,6 +59,18 @@ struct KeptBlock {
 }
 
 impl<'a> Recorded<'a> {
+    /// Blocks of at least so many bytes it does not split: `max_split_size`; `None` if it splits all.
+    #[must_use]
+    pub fn max_split_size(&self) -> Option<u64> {
+        self.lengths.max_split()
+    }
+
+    /// Its `roundup_power2_divisions`, 0 for none; `None` if they differ by length.
+    #[must_use]
+    pub fn roundup_power2_divisions(&self) -> Option<u64> {
+        self.lengths.uniform_divisions()
+    }
+
     /// Device number `index` of a file's devices.
     ///
     /// # Panics

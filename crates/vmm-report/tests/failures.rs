@@ -265,15 +265,20 @@ fn mapped_memory_joins_what_was_there_before_the_trace() {
     assert!(!found.ooms[0].is_fragmentation());
 }
 
+/// A graph that keeps 400 MiB, none of which is live.
+fn capture(program: &mut Program, graph: (u64, u64)) {
+    program.entry_in(graph, Action::SegmentAlloc, BASE, 400 * MIB, "", 0);
+    program.entry_in(graph, Action::Alloc, BASE, 400 * MIB, "capture", 5);
+    program.entry_in(graph, Action::FreeRequested, BASE, 400 * MIB, "", 0);
+    program.entry_in(graph, Action::FreeCompleted, BASE, 400 * MIB, "", 0);
+}
+
 #[test]
 fn memory_of_a_graph_is_in_another_pool() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let graph = (0, 1);
     let mut program = Program::default();
-    program.entry_in(graph, Action::SegmentAlloc, BASE, 400 * MIB, "", 0);
-    program.entry_in(graph, Action::Alloc, BASE, 400 * MIB, "capture", 5);
-    program.entry_in(graph, Action::FreeRequested, BASE, 400 * MIB, "", 0);
-    program.entry_in(graph, Action::FreeCompleted, BASE, 400 * MIB, "", 0);
+    capture(&mut program, graph);
     program.entry(Action::SegmentAlloc, BASE + (4 << 30), 200 * MIB, "", 0);
     program.alloc(BASE + (4 << 30), 150 * MIB, "forward", 42);
     program.entry(Action::Oom, 10 * MIB, 100 * MIB, "attention", 77);
@@ -286,16 +291,19 @@ fn memory_of_a_graph_is_in_another_pool() {
     let moment = &found.ooms[0].moment;
     assert_eq!((moment.causes.other_pool, moment.causes.too_small), (400 * MIB, 50 * MIB));
     assert_eq!((moment.largest_free_bytes, moment.largest_servable_bytes), (400 * MIB, 50 * MIB));
+    // 150 + 400 + 100 MiB: what the graph keeps would have served nobody.
+    let oom = &found.ooms[0];
+    assert_eq!((oom.kept_by_graphs_bytes, oom.needed()), (400 * MIB, 650 * MIB));
+    assert!(!oom.is_fragmentation(), "{} could be had", oom.capacity());
+    assert!(found.advice[0].contains("400 MiB kept by pools"), "{}", found.advice[0]);
+    assert_eq!(found.needed_bytes(), 650 * MIB);
     let about_pools = found.advice.iter().find(|advice| advice.contains("another pool"));
     let about_pools = about_pools.expect("it is most of what is free");
     assert!(about_pools.contains("graph_pool_handle"), "{about_pools}");
 
     // Given back before, it is nobody's.
     let mut program = Program::default();
-    program.entry_in(graph, Action::SegmentAlloc, BASE, 400 * MIB, "", 0);
-    program.entry_in(graph, Action::Alloc, BASE, 400 * MIB, "capture", 5);
-    program.entry_in(graph, Action::FreeRequested, BASE, 400 * MIB, "", 0);
-    program.entry_in(graph, Action::FreeCompleted, BASE, 400 * MIB, "", 0);
+    capture(&mut program, graph);
     program.entry_in(graph, Action::SegmentFree, BASE, 400 * MIB, "", 0);
     program.entry(Action::SegmentAlloc, BASE + (4 << 30), 200 * MIB, "", 0);
     program.alloc(BASE + (4 << 30), 150 * MIB, "forward", 42);

@@ -22,6 +22,7 @@ mod error;
 mod lives;
 mod model;
 mod pickle;
+pub mod pytorch;
 mod read;
 mod rmm;
 mod snapshot;

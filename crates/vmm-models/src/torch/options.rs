@@ -39,15 +39,7 @@ impl Default for TorchOptions {
 impl TorchOptions {
     /// The length of the block that serves a request.
     pub(super) fn rounded(&self, len: u64) -> u64 {
-        let divisions = self.roundup_power2_divisions;
-        if divisions > 1 && len > MIN_BLOCK * divisions && !len.is_power_of_two() {
-            let floor = 1_u64 << len.ilog2();
-            return match floor / divisions {
-                0 => floor * 2,
-                step => len.next_multiple_of(step),
-            };
-        }
-        len.max(1).next_multiple_of(MIN_BLOCK)
+        vmm_trace::pytorch::rounded(len, self.roundup_power2_divisions)
     }
 
     /// The bound above which blocks are not split.
