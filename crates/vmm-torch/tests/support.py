@@ -81,6 +81,16 @@ def all_are(tensor, value):
     return all(bool((piece == value).all()) for piece in tensor.flatten().split(MIB))
 
 
+def failed_capture(test, graph):
+    """A capture of 64 MiB that fails, since it waits for a value."""
+    torch = test.torch
+    x = torch.ones(MIB, device="cuda")
+    with test.assertRaises(RuntimeError):
+        with torch.cuda.graph(graph):
+            y = torch.ones(64 * MIB, device="cuda")
+            (x + y[:MIB]).sum().item()
+
+
 class GpuTest(unittest.TestCase):
     """A test whose module has installed the allocator; each begins and ends without tensors."""
 

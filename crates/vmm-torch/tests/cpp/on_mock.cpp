@@ -5,24 +5,14 @@
 
 #include "allocator.cpp"
 
+#include "check.h"
+
 #include <chrono>
 #include <thread>
 
 namespace {
 
 using namespace vmm;
-
-int failures = 0;
-
-void check(bool holds, const char *what, int line) {
-    if (!holds) {
-        std::printf("line %d: %s\n", line, what);
-        ++failures;
-    }
-}
-#define CHECK(what) check(what, #what, __LINE__)
-
-Stream stream(uintptr_t number) { return reinterpret_cast<Stream>(number); }
 
 struct Stack : c10::GatheredContext {};
 

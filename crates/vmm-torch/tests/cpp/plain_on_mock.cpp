@@ -6,22 +6,14 @@
 
 #include "plain.cpp"
 
+#include "check.h"
+
 #include <chrono>
 #include <thread>
 
 namespace {
 
 using namespace vmm;
-
-int failures = 0;
-
-void check(bool holds, const char *what, int line) {
-    if (!holds) {
-        std::printf("line %d: %s\n", line, what);
-        ++failures;
-    }
-}
-#define CHECK(what) check(what, #what, __LINE__)
 
 constexpr int NOT_CAPTURING = 0;
 constexpr int CAPTURING = 1;
@@ -37,7 +29,6 @@ std::atomic<int> waits{0};
 // What happens during the next wait for the device.
 std::function<void()> meanwhile;
 
-Stream stream(uintptr_t number) { return reinterpret_cast<Stream>(number); }
 std::atomic<int> &capture(Stream of) { return captures[reinterpret_cast<uintptr_t>(of)]; }
 
 // What the calling thread's current stream is.
