@@ -1,7 +1,7 @@
 """Runs one of the recorded programs with an allocator and writes what it took as JSON.
 
 usage: program.py --allocator native|expandable|vmm [--limit BYTES] [--target BYTES] [--digest]
-                  [--deterministic] [--scale X] [--turns IN,OUT,COUNT] FOLDER NAME OUT.json
+                  [--deterministic] [--scale X] [--turns IN,OUT] FOLDER NAME OUT.json
 
 FOLDER has workloads.py and more_workloads.py. With --digest the outputs of models and the losses go
 into a digest, which costs some time. With --deterministic PyTorch takes deterministic kernels where

@@ -72,26 +72,24 @@ class Session:
     def in_turns(self, run, ways, device):
         """What `run` (`small` or `program_once`, with its first argument) returns for each of the ways
         `(allocator, how)`, which make their steps in turns on one device."""
-        ends = turns.ring(len(ways))
+        conductor = turns.Conductor(len(ways))
 
-        def one(way, own):
-            return run(*way, device, [*own, len(ways)])
+        def one(way, ends):
+            return run(*way, device, ends, len(ways))
 
-        try:
-            with ThreadPoolExecutor(len(ways)) as pool:
-                return list(pool.map(one, ways, ends))
-        finally:
-            for end in [end for own in ends for end in own]:
-                os.close(end)
+        with ThreadPoolExecutor(len(ways)) as pool:
+            found = pool.map(one, ways, conductor.ends)
+            conductor.conduct()
+            return list(found)
 
-    def small(self, what, allocator, how, device, turn):
+    def small(self, what, allocator, how, device, turn, sharing):
         command = [sys.executable, str(HERE / "small.py"), "--allocator", allocator, *_turn(turn)]
-        result = self._run([*command, *_flags(how), *what], device, turn)
+        result = self._run([*command, *_flags(how), *what], device, turn, sharing)
         if result["status"] == 0:
             result.update(json.loads(result.pop("output").splitlines()[-1]), ok=True)
         return self._keep({"what": " ".join(what), "allocator": allocator, **how, **result})
 
-    def program_once(self, name, allocator, how, device, turn=()):
+    def program_once(self, name, allocator, how, device, turn=(), sharing=1):
         """A run of a program that no other part shares."""
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder, "out.json")
@@ -100,28 +98,34 @@ class Session:
             command += ["--deterministic"] if self._deterministic else []
             command += _turn(turn)
             command += [str(self._scripts), name, str(out)]
-            result = self._run(command, device, turn)
+            result = self._run(command, device, turn, sharing)
             if out.exists():
                 result.update(json.loads(out.read_text()))
                 result["ok"] = result["ok"] and result["status"] == 0
         return self._keep({"program": name, "allocator": allocator, **how, **result})
 
-    def _run(self, command, device, turn):
+    def _run(self, command, device, turn, sharing):
         # One that takes turns waits for the others too.
-        timeout = self._timeout * (turn[2] if turn else 1)
+        timeout = self._timeout * sharing
         begin = time.monotonic()
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 command,
                 env={**os.environ, "CUDA_VISIBLE_DEVICES": device},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=timeout,
-                pass_fds=turn[:2],
+                pass_fds=turn,
             )
-            status, output = done.returncode, done.stdout
+        finally:
+            for end in turn:
+                os.close(end)
+        try:
+            output = process.communicate(timeout=timeout)[0]
+            status = process.returncode
         except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
             status, output = -1, f"stopped after {timeout} s"
         result = {"ok": False, "status": status, "wall_s": time.monotonic() - begin}
         result["output" if status == 0 else "error"] = output if status == 0 else output[-600:]

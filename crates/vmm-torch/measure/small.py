@@ -1,6 +1,6 @@
 """Times of allocations and of a transformer encoder with one allocator, as JSON.
 
-usage: small.py --allocator native|expandable|vmm [--limit BYTES] [--turns IN,OUT,COUNT] WHAT...
+usage: small.py --allocator native|expandable|vmm [--limit BYTES] [--turns IN,OUT] WHAT...
 WHAT: pairs, mixed, encoder, batch
 """
 

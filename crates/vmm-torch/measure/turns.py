@@ -5,8 +5,8 @@ one after the other see the same pace, so that the times of their steps compare.
 loop of the program's main thread, or several where a loop is long; it ends when the device has done its
 work. What comes before the first loop has no turns and is not timed.
 
-A token goes round in pipes: one byte, the number of processes that have left, by their end or by a failure.
-They go on passing it until all have.
+Each process has a pipe on which a byte says that it is its turn, and one on which a byte says that the
+turn is over. Whoever closes that, or dies, takes no more turns.
 """
 
 import builtins
@@ -19,13 +19,12 @@ STEPS = 150
 
 
 class Turns:
-    """One process's side. `own` is where the token comes in and `following` where it goes, file
-    descriptors; `finish` waits until the device has done its work; `count` processes take part."""
+    """One process's side: file descriptors where a turn is given and given back. `finish` waits until the
+    device has done its work."""
 
-    def __init__(self, finish, own, following, count):
-        self._finish, self._own, self._following, self._count = finish, own, following, count
+    def __init__(self, finish, given, back):
+        self._finish, self._given, self._back = finish, given, back
         self.seconds = []
-        self._left = 0
         self._begin = None
 
     def range(self, *bounds):
@@ -41,46 +40,55 @@ class Turns:
             yield value
             if (index + 1) % length == 0:
                 self._end_step()
-                self._give()
+                os.write(self._back, b"t")
                 self._wait()
 
     def end(self):
-        """Ends the last step, and leaves."""
-        if self._begin is None:
-            self._wait()
-        self._end_step()
+        """Ends the last step, if there was one, and takes no more turns."""
+        if self._begin is not None:
+            self._end_step()
         self.leave()
 
     def leave(self):
-        """Leaves amid a step."""
-        if self._begin is None:
-            self._wait()
-        self._left += 1
-        self._give()
-        while self._left < self._count:
-            self._wait()
-            self._give()
+        """Takes no more turns; what was begun is no step."""
+        os.close(self._back)
 
     def _end_step(self):
         self._finish()
         self.seconds.append(time.perf_counter() - self._begin)
 
-    def _give(self):
-        os.write(self._following, bytes([self._left]))
-
     def _wait(self):
-        self._left = os.read(self._own, 1)[0]
+        os.read(self._given, 1)
         self._begin = time.perf_counter()
 
 
 def parsed(text):
-    """The last three arguments of `Turns`, from a command line."""
-    own, following, count = map(int, text.split(","))
-    return own, following, count
+    """The last two arguments of `Turns`, from a command line."""
+    given, back = map(int, text.split(","))
+    return given, back
 
 
-def ring(count):
-    """For each of `count` processes the two ends of pipes that it needs; the token is in the first."""
-    pipes = [os.pipe() for _ in builtins.range(count)]
-    os.write(pipes[0][1], b"\0")
-    return [(pipes[index][0], pipes[(index + 1) % count][1]) for index in builtins.range(count)]
+class Conductor:
+    """Gives turns to `count` processes. `ends[n]` are what `Turns` takes in the n-th; they must be closed
+    here once it has them."""
+
+    def __init__(self, count):
+        given = [os.pipe() for _ in builtins.range(count)]
+        back = [os.pipe() for _ in builtins.range(count)]
+        self.ends = [(g[0], b[1]) for g, b in zip(given, back, strict=True)]
+        self._own = [(g[1], b[0]) for g, b in zip(given, back, strict=True)]
+
+    def conduct(self):
+        """Gives turns in order until nobody takes any."""
+        taking = list(self._own)
+        while taking:
+            for give, back in list(taking):
+                try:
+                    os.write(give, b"t")
+                    taken = os.read(back, 1)
+                except BrokenPipeError:
+                    taken = b""
+                if not taken:
+                    taking.remove((give, back))
+        for end in sum(self._own, ()):
+            os.close(end)

@@ -1,9 +1,12 @@
 """The measurements: what of them runs without a GPU."""
 
+import os
 import sys
+import tempfile
 import threading
 import unittest
 import unittest.mock
+from pathlib import Path
 
 import support
 
@@ -37,10 +40,13 @@ class Measure(unittest.TestCase):
         import turns
 
         seen, threads = [], []
+        conductor = turns.Conductor(3)
 
         def run(who, ends):
-            own = turns.Turns(lambda: None, *ends, 3)
+            own = turns.Turns(lambda: None, *ends)
             try:
+                if dies.get(who) == "first":
+                    raise ValueError
                 for step in own.range(steps):
                     seen.append(f"{who}{step}")
                     if dies.get(who) == step:
@@ -50,12 +56,14 @@ class Measure(unittest.TestCase):
                 own.leave()
 
         with unittest.mock.patch.object(turns.threading, "main_thread", threading.current_thread):
-            for who, ends in zip("abc", turns.ring(3), strict=True):
+            for who, ends in zip("abc", conductor.ends, strict=True):
                 threads.append(threading.Thread(target=run, args=(who, ends)))
                 threads[-1].start()
+            conductor.conduct()
             for thread in threads:
                 thread.join(20)
-                self.assertFalse(thread.is_alive(), seen)
+        for given, _ in conductor.ends:
+            os.close(given)
         return " ".join(seen)
 
     def test_processes_take_turns(self):
@@ -63,7 +71,26 @@ class Measure(unittest.TestCase):
         self.assertEqual(self.take_turns(3, {"b": 0}), "a0 b0 c0 a1 c1 a2 c2")
         self.assertEqual(self.take_turns(3, {"b": 1, "c": 0}), "a0 b0 c0 a1 b1 a2")
         self.assertEqual(self.take_turns(2, {"a": 0, "b": 0, "c": 0}), "a0 b0 c0")
-        self.assertEqual(self.take_turns(2, {"c": 1}), "a0 b0 c0 a1 b1 c1")
+        self.assertEqual(self.take_turns(2, {"c": 1, "a": "first"}), "b0 c0 b1 c1")
+
+    def test_a_process_that_dies_holds_up_nobody(self):
+        import runs
+
+        with tempfile.TemporaryDirectory() as folder:
+            session = runs.Session(None, Path(folder, "out.json"), 20, ["0"], 1)
+            code = "import sys, turns; own = turns.Turns(lambda: None, *turns.parsed(sys.argv[1]))\n"
+            code += "if sys.argv[2] == 'dies': raise SystemExit('as it was told')\n"
+            code += "for _ in own.range(3): pass\nown.end(); print(len(own.seconds))"
+
+            def run(what, how, device, turn, sharing):
+                given, back = turn
+                command = [sys.executable, "-c", code, f"{given},{back}", what]
+                return session._run(command, device, turn, sharing)
+
+            with unittest.mock.patch.dict(os.environ, PYTHONPATH=str(support.PACKAGE / "measure")):
+                found = session.in_turns(run, [("dies", {}), ("lives", {})], "0")
+        self.assertEqual((found[0]["status"], found[1]["status"]), (1, 0), found)
+        self.assertEqual(found[1]["output"], "4\n")
 
     def test_a_multiple_of_a_peak_is_whole_granules(self):
         import measure
