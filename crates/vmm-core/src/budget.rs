@@ -31,10 +31,11 @@ const FRAMES_PER_PEAK: u64 = 230;
 /// The longest frame that growth makes, as a part of the peak so far.
 const LONGEST_PER_PEAK: u64 = 23;
 
-/// Without a known level, what is made ahead of need and what may be made rather than moved, in
-/// thousandths of the peak.
-const AHEAD_PERMILLE: u64 = 1022;
-const LEVEL_PERMILLE: u64 = 1032;
+/// Without a given level, what is made ahead of need, what stays when memory is not needed any more, and
+/// what may be made rather than moved, above the peak in thousandths of it.
+const AHEAD_PERMILLE: u64 = 22;
+const KEPT_PERMILLE: u64 = 32;
+const LEVEL_PERMILLE: u64 = 32;
 
 /// The length of frames of the small arena, where the granule allows it.
 const SMALL_FRAME: u64 = 2 << 20;
@@ -94,9 +95,12 @@ impl Budget {
         self.wish = bytes;
     }
 
-    /// Notes that the program wants no more than `keep` bytes reserved for now.
-    pub(crate) fn trim_to(&mut self, keep: u64) {
+    /// Notes that the program wants no more than `keep` bytes reserved for now, with `live` in use: what it
+    /// needed before is not expected again.
+    pub(crate) fn trim_to(&mut self, keep: u64, live: u64) {
         self.trimmed_to = keep;
+        self.window_peak = live;
+        self.last_window_peak = live;
     }
 
     /// Notes that memory had to be found for a request, or that there may be more of it.
@@ -146,7 +150,7 @@ impl Budget {
     /// What the pool makes ahead of need and tries to stay under, if that is known. A hectic program
     /// without a level is given one above its peak.
     pub(crate) fn known_level(&self) -> Option<u64> {
-        let slack = || self.churn.slack().map(|slack| permille(self.peak(), 1000 + slack));
+        let slack = || self.churn.slack().map(|slack| above(self.peak(), slack));
         self.given_level().or_else(slack)
     }
 
@@ -160,13 +164,17 @@ impl Budget {
 
     /// Up to here new frames are made rather than idle ones moved.
     pub(crate) fn level(&self) -> u64 {
-        self.known_level().unwrap_or(permille(self.peak(), LEVEL_PERMILLE))
+        self.known_level().unwrap_or(above(self.peak(), LEVEL_PERMILLE))
     }
 
     /// Up to here frames are made ahead of need.
     pub(crate) fn ahead(&self) -> u64 {
-        let level = self.known_level().unwrap_or(permille(self.recent_peak(), AHEAD_PERMILLE));
-        level.min(self.trimmed_to)
+        self.given_level().unwrap_or(self.above_recent(AHEAD_PERMILLE)).min(self.trimmed_to)
+    }
+
+    /// What was needed lately, and so much more at least.
+    fn above_recent(&self, more: u64) -> u64 {
+        above(self.recent_peak(), self.churn.slack().unwrap_or(0).max(more))
     }
 
     fn recent_peak(&self) -> u64 {
@@ -222,7 +230,7 @@ impl Budget {
 
     /// Whether there could be an excess at all.
     pub(crate) fn may_exceed(&self, reserved: u64) -> bool {
-        reserved > self.known_level().unwrap_or(0).max(self.recent_peak())
+        reserved > self.given_level().unwrap_or(0).max(self.recent_peak())
     }
 
     /// Bytes above the target that were not needed during the time to live.
@@ -232,9 +240,14 @@ impl Budget {
             self.last_window_peak = std::mem::replace(&mut self.window_peak, live);
             self.churn.relax();
         }
-        let kept = self.known_level().unwrap_or(permille(self.recent_peak(), LEVEL_PERMILLE));
+        let kept = self.given_level().unwrap_or(self.above_recent(KEPT_PERMILLE));
         reserved.saturating_sub(kept.max(self.recent_peak()))
     }
+}
+
+/// `bytes` and so many thousandths of them.
+fn above(bytes: u64, more: u64) -> u64 {
+    permille(bytes, 1000 + more)
 }
 
 fn permille(bytes: u64, permille: u64) -> u64 {

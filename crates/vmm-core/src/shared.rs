@@ -506,7 +506,8 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                     break;
                 }
                 // Each time: a request that was short of memory meanwhile has ended it.
-                state.budget.trim_to(keep);
+                let live = state.counters.live_bytes;
+                state.budget.trim_to(keep, live);
                 state.poll(&*self.device, READY, CrossStream::WhenReached)?;
                 let step = state.step_trimming(&*self.device, keep, self.means())?;
                 let fences = if step.is_none() && wait {

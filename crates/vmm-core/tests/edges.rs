@@ -291,3 +291,21 @@ fn a_trim_that_waits_ends_while_others_work() {
     assert!((1..100).contains(&waited), "{waited} waits");
     pool.device().once_before(DeviceOp::Wait, || ());
 }
+
+/// What a program needed before it gave memory back is not made again ahead of need.
+#[test]
+fn memory_that_was_trimmed_comes_back_with_need_alone() {
+    let device = device(1 << 30);
+    let pool = pool(&device, by_hand());
+    let stream = device.make_stream();
+    drop(take(&pool, 256 * MIB, stream));
+    device.finish_all();
+    pool.trim_and_wait(0).expect("a trim");
+    assert_eq!(pool.stats().reserved_bytes, 0);
+    let small = take(&pool, 4 * MIB, stream);
+    while pool.maintain() {}
+    let reserved = pool.stats().reserved_bytes;
+    assert!(reserved <= 8 * MIB, "{reserved} bytes for 4 MiB");
+    drop((small, pool));
+    expect_clean(&device);
+}

@@ -32,14 +32,15 @@ class Session:
         self._pool = ThreadPoolExecutor(len(devices) * parallel)
 
     def side_by_side(self, wanted):
-        """Makes the runs `(program, allocator, how)` that are not there yet, longest first."""
-        first = {name: self._kept.get((name, "native", ())) for name, _, _ in wanted}
-        wanted = sorted(wanted, key=lambda w: -((first[w[0]] or {}).get("wall_s", 0)))
-        list(self._pool.map(lambda w: self.program(w[0], w[1], w[2]), wanted))
+        """Makes the runs, given as what `program` takes, that are not there yet, longest first."""
+        first = {run[0]: self._kept.get((run[0], "native", (), 0)) for run in wanted}
+        wanted = sorted(wanted, key=lambda run: -((first[run[0]] or {}).get("wall_s", 0)))
+        list(self._pool.map(lambda run: self.program(*run), wanted))
 
-    def program(self, name, allocator, how):
-        """The run of a program that other parts may share; its outputs go into a digest."""
-        key = (name, allocator, tuple(sorted(how.items())))
+    def program(self, name, allocator, how, again=0):
+        """The run of a program that other parts may share; its outputs go into a digest. With
+        another number, another run of it."""
+        key = (name, allocator, tuple(sorted(how.items())), again)
         with self._lock:
             found = self._kept.get(key)
         if found is None:
