@@ -113,9 +113,9 @@ impl Budget {
         self.trimmed_to == u64::MAX
     }
 
-    /// Notes that frames had to move so that a request could be served.
-    pub(crate) fn moved_for_a_request(&mut self, now: Duration) {
-        self.churn.moved(now);
+    /// Notes that `frames` frames had to move so that a request could be served.
+    pub(crate) fn moved_for_a_request(&mut self, now: Duration, frames: usize) {
+        self.churn.moved(now, frames);
     }
 
     /// Notes that a lease of `len` bytes begins.
@@ -185,7 +185,7 @@ impl Budget {
     pub(crate) fn frame_len(&self, arena: ArenaId) -> u64 {
         let len = match self.known_level() {
             Some(level) => level / self.frames_per_level(),
-            None => self.peak() / FRAMES_PER_PEAK,
+            None => self.peak() / (FRAMES_PER_PEAK >> self.churn.doublings()),
         };
         let len = self.whole_granules(len);
         if is_short(arena) { len.min(SMALL_FRAME.max(self.granule)) } else { len }
@@ -214,9 +214,17 @@ impl Budget {
         missing.min(self.whole_granules(self.peak() / LONGEST_PER_PEAK)).max(len)
     }
 
-    /// From which length on an idle frame is to be exchanged for shorter ones.
+    /// From which length on a frame is one that growth made for a long request.
     pub(crate) fn too_long(&self, arena: ArenaId) -> Option<u64> {
         self.known_level().is_none().then(|| 2 * self.frame_len(arena))
+    }
+
+    /// Which lengths of idle frames are to be exchanged for others: those of growth, and short ones where
+    /// frames have become longer.
+    pub(crate) fn misfits(&self, arena: ArenaId) -> Option<impl Fn(u64) -> bool + use<>> {
+        let too_long = self.too_long(arena)?;
+        let longer = self.churn.doublings() > 0;
+        Some(move |len| len >= too_long || longer && len <= too_long / 4)
     }
 
     fn whole_granules(&self, len: u64) -> u64 {

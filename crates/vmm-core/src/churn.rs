@@ -1,44 +1,51 @@
-//! When to give up memory for speed: the level of a pool that was given none.
+//! When to give up memory for speed, in a pool that was given no level.
 //!
-//! A program that replaces leases of ever other lengths without pause finds no hole that fits, and
-//! has memory moved for every thirtieth lease, for ever. With a level a twentieth to a fifth above its peak
-//! it finds one nearly always. Programs that compute between their allocations do not feel the moves, so
-//! they keep the tight memory.
+//! A program of ever other lengths has memory moved for its leases for ever. Two things help it:
+//!
+//! - *Longer frames*, where moves take many of them: a long lease of a small program may need thirty. Frames
+//!   four times as long strand more memory at their ends, and move with a quarter of the calls.
+//! - *A level* a twentieth to a fifth above its peak, where moves are many: one that replaces leases without
+//!   pause, and had to move for every thirtieth, finds a hole nearly always.
+//!
+//! Programs that compute between their allocations do not feel the moves, so they keep the tight memory.
 
 use std::time::Duration;
 
-/// Moves per second that no program feels: at about 100 µs each, a twentieth of its time.
-const CALM_PER_SECOND: u128 = 500;
-
-/// Moves beyond those that the pool bears before it takes slack, or more of it: a phase of a program
-/// may be hectic.
-const PATIENCE: u128 = 150;
+/// Moves per second that no program feels, at about 100 µs each, and how many beyond those the pool bears
+/// before it takes slack, or more of it: a phase of a program may be hectic.
+const CALM_MOVES: Rate = Rate { per_second: 500, patience: 150 };
 
 /// Slack is taken in steps of a twentieth of the peak, up to a fifth.
 const STEP_PERMILLE: u64 = 50;
 const MOST_PERMILLE: u64 = 200;
 
+/// The same of frames moved, at about 45 µs each on the thread that waits for them, before they become
+/// longer: less than a fiftieth of its time.
+const CALM_FRAMES: Rate = Rate { per_second: 400, patience: 400 };
+
+/// How often frames may be made twice as long.
+const MOST_DOUBLINGS: u32 = 2;
+
 /// How hectic a program is.
 #[derive(Debug, Default)]
 pub(crate) struct Churn {
-    /// Moves that were too many, in billionths, at `last`.
-    excess: u128,
     last: Duration,
+    moves: Excess,
+    frames: Excess,
     permille: u64,
+    doublings: u32,
 }
 
-/// [`Churn::excess`] is counted in these: what a nanosecond of calm makes good is a whole number.
-const MOVE: u128 = 1_000_000_000;
-
 impl Churn {
-    /// Notes that frames had to move so that a request could be served.
-    pub(crate) fn moved(&mut self, now: Duration) {
-        let calm = now.saturating_sub(self.last).as_nanos() * CALM_PER_SECOND;
+    /// Notes that `frames` frames had to move so that a request could be served.
+    pub(crate) fn moved(&mut self, now: Duration, frames: usize) {
+        let since = now.saturating_sub(self.last);
         self.last = now;
-        self.excess = self.excess.saturating_sub(calm) + MOVE;
-        if self.excess > PATIENCE * MOVE {
-            self.excess = PATIENCE / 2 * MOVE;
+        if self.moves.passes(CALM_MOVES, 1, since) {
             self.permille = (self.permille + STEP_PERMILLE).min(MOST_PERMILLE);
+        }
+        if self.frames.passes(CALM_FRAMES, frames, since) {
+            self.doublings = (self.doublings + 1).min(MOST_DOUBLINGS);
         }
     }
 
@@ -47,10 +54,43 @@ impl Churn {
         (self.permille > 0).then_some(self.permille)
     }
 
-    /// Gives a step back: time has passed, and the program may have changed. It is taken again
+    /// How often the length of frames is doubled. It stays: to make them short again would cost as much.
+    pub(crate) fn doublings(&self) -> u32 {
+        self.doublings
+    }
+
+    /// Gives a step of slack back: time has passed, and the program may have changed. It is taken again
     /// soon if it has not.
     pub(crate) fn relax(&mut self) {
         self.permille = self.permille.saturating_sub(STEP_PERMILLE);
+    }
+}
+
+/// Events that are borne.
+#[derive(Clone, Copy)]
+struct Rate {
+    per_second: u128,
+    /// Beyond those.
+    patience: u128,
+}
+
+/// Events that were too many, in billionths: so what a nanosecond makes good is a whole number.
+#[derive(Debug, Default)]
+struct Excess(u128);
+
+impl Excess {
+    const EVENT: u128 = 1_000_000_000;
+
+    /// Adds events that come `since` the last; says whether patience is at an end, and then half of it is
+    /// there again.
+    fn passes(&mut self, rate: Rate, events: usize, since: Duration) -> bool {
+        let calm = since.as_nanos() * rate.per_second;
+        self.0 = self.0.saturating_sub(calm) + events as u128 * Self::EVENT;
+        let passes = self.0 > rate.patience * Self::EVENT;
+        if passes {
+            self.0 = rate.patience / 2 * Self::EVENT;
+        }
+        passes
     }
 }
 
@@ -58,32 +98,44 @@ impl Churn {
 mod tests {
     use super::*;
 
-    /// Slack after so many moves at this distance.
-    fn after(moves: u32, distance: Duration) -> Option<u64> {
+    /// What so many moves at this distance lead to, of so many frames each.
+    fn after(moves: u32, distance: Duration, frames: usize) -> Churn {
         let mut churn = Churn::default();
-        (1..=moves).for_each(|n| churn.moved(distance * n));
-        churn.slack()
+        (1..=moves).for_each(|n| churn.moved(distance * n, frames));
+        churn
     }
 
     #[test]
-    fn a_calm_program_has_none_however_long_it_runs() {
-        assert_eq!(after(1_000_000, Duration::from_millis(2)), None);
+    fn a_calm_program_has_neither_however_long_it_runs() {
+        let churn = after(1_000_000, Duration::from_millis(5), 2);
+        assert_eq!((churn.slack(), churn.doublings()), (None, 0));
     }
 
     #[test]
-    fn a_short_burst_has_none() {
-        assert_eq!(after(150, Duration::from_micros(1)), None);
+    fn a_short_burst_has_neither() {
+        let churn = after(150, Duration::from_micros(1), 2);
+        assert_eq!((churn.slack(), churn.doublings()), (None, 0));
     }
 
     #[test]
-    fn what_goes_on_gets_more_and_more_up_to_a_bound() {
-        assert_eq!(after(160, Duration::from_micros(10)), Some(STEP_PERMILLE));
-        assert_eq!(after(240, Duration::from_micros(10)), Some(2 * STEP_PERMILLE));
-        assert_eq!(after(100_000, Duration::from_micros(10)), Some(MOST_PERMILLE));
+    fn many_moves_get_more_and_more_slack_up_to_a_bound() {
+        let slack = |moves| after(moves, Duration::from_micros(10), 1).slack();
+        assert_eq!(slack(160), Some(STEP_PERMILLE));
+        assert_eq!(slack(240), Some(2 * STEP_PERMILLE));
+        assert_eq!(slack(100_000), Some(MOST_PERMILLE));
     }
 
     #[test]
-    fn it_goes_when_time_passes() {
+    fn few_moves_of_many_frames_get_longer_ones() {
+        let far = Duration::from_millis(50);
+        assert_eq!(after(1000, far, 19).doublings(), 0);
+        let churn = after(41, far, 30);
+        assert_eq!((churn.slack(), churn.doublings()), (None, 1));
+        assert_eq!(after(100_000, far, 30).doublings(), MOST_DOUBLINGS);
+    }
+
+    #[test]
+    fn slack_goes_when_time_passes() {
         let mut churn = Churn { permille: MOST_PERMILLE, ..Churn::default() };
         churn.relax();
         assert_eq!(churn.slack(), Some(MOST_PERMILLE - STEP_PERMILLE));

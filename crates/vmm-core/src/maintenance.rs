@@ -57,7 +57,7 @@ impl State {
         if let Some(step) = self.step_removing(device)? {
             return Ok(Some(step));
         }
-        if self.exchange_long_frame(means) {
+        if self.exchange_frame(means) {
             return self.step_removing(device);
         }
         if self.budget.may_exceed(self.counters.reserved_bytes) {
@@ -220,17 +220,17 @@ impl State {
         before - staying
     }
 
-    /// Lets one idle frame go that is much longer than frames are now: shorter ones are made ahead in
+    /// Lets one idle frame go that is much longer or shorter than frames are now: others are made ahead in
     /// its place. Says whether there was one.
-    fn exchange_long_frame(&mut self, means: Means) -> bool {
+    fn exchange_frame(&mut self, means: Means) -> bool {
         // No more than the peak in all, or a program in which long frames come back would be served
         // by their exchange for ever.
         let spent = self.exchanged_bytes >= self.budget.peak() || !self.budget.may_exchange();
-        let Some(too_long) = self.budget.too_long(LARGE).filter(|_| !spent) else { return false };
+        let Some(misfits) = self.budget.misfits(LARGE).filter(|_| !spent) else { return false };
         let mut found = false;
         let mut exchanged = 0;
         self.send_away_idle(means, |frame| {
-            let goes = !found && frame.len >= too_long && !frame.granted;
+            let goes = !found && misfits(frame.len) && !frame.granted;
             if goes {
                 found = true;
                 exchanged = frame.len;

@@ -447,8 +447,9 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             (Work::Grow(growth), Ok(done)) => {
                 if want.is_some() {
                     state.budget.end_trim();
-                    if growth.moves() {
-                        state.budget.moved_for_a_request(now);
+                    let moved = growth.moved();
+                    if moved > 0 {
+                        state.budget.moved_for_a_request(now, moved);
                     }
                 }
                 Ok(state.finish_growth(growth, &done.made, want))

@@ -71,9 +71,10 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Whether frames move, rather than new ones being made alone.
-    pub(crate) fn moves(&self) -> bool {
-        self.pieces.iter().any(|piece| matches!(piece.source, Source::Moved { .. }))
+    /// How many frames move, rather than being made.
+    pub(crate) fn moved(&self) -> usize {
+        let moved = |piece: &&Piece| matches!(piece.source, Source::Moved { .. });
+        self.pieces.iter().filter(moved).count()
     }
 }
 
