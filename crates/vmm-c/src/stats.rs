@@ -71,6 +71,8 @@ pub struct vmm_stats_t {
     pub private_pools: u64,
     /// Of `reserved_bytes`, what serves private pools and leases that these have left.
     pub private_reserved_bytes: u64,
+    /// The highest `live_bytes` and `retired_bytes` together so far.
+    pub peak_active_bytes: u64,
 }
 
 // SAFETY: `size` comes first, and all other fields are 64-bit integers.
@@ -109,6 +111,7 @@ impl From<Stats> for vmm_stats_t {
             address_bytes: stats.address_bytes,
             private_pools: stats.private_pools,
             private_reserved_bytes: stats.private_reserved_bytes,
+            peak_active_bytes: stats.peak_active_bytes,
         }
     }
 }

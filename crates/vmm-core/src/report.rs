@@ -25,6 +25,9 @@ pub struct Counters {
     pub peak_live_bytes: u64,
     /// The highest `requested_bytes` so far.
     pub peak_requested_bytes: u64,
+    /// The highest `live_bytes` and `retired_bytes` together so far: what the program's leases and the work
+    /// on them kept from being used again.
+    pub peak_active_bytes: u64,
     /// The most bytes that frames had so far, without any that were only being made.
     pub peak_reserved_bytes: u64,
     /// Leases made.
@@ -64,6 +67,7 @@ impl Counters {
         self.allocations += 1;
         self.peak_live_bytes = self.peak_live_bytes.max(self.live_bytes);
         self.peak_requested_bytes = self.peak_requested_bytes.max(self.requested_bytes);
+        self.peak_active_bytes = self.peak_active_bytes.max(self.live_bytes + self.retired_bytes);
     }
 
     #[inline]
@@ -88,6 +92,7 @@ impl Counters {
     pub(crate) fn reset_peaks(&mut self, made: u64) {
         self.peak_live_bytes = self.live_bytes;
         self.peak_requested_bytes = self.requested_bytes;
+        self.peak_active_bytes = self.live_bytes + self.retired_bytes;
         self.peak_reserved_bytes = made;
     }
 

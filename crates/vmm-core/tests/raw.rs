@@ -101,10 +101,18 @@ fn the_work_of_every_user_counts() {
     let pool = pool();
     let addr = allocate(&pool, 1 << 20);
     pool.share_raw(addr).unwrap();
-    pool.device().launch(OTHER, 1_000_000, &[]).unwrap();
+    for stream in [STREAM, OTHER] {
+        pool.device().launch(stream, 1_000_000, &[]).unwrap();
+    }
     pool.release_raw(addr, Some(OTHER)).unwrap();
     pool.release_raw(addr, None).unwrap();
-    assert_eq!(pool.stats().retired_bytes, 1 << 20, "the other stream still uses it");
+    assert_eq!(pool.stats().retired_bytes, 1 << 20, "two streams still use it");
+    let more = allocate(&pool, 64 << 20);
+    pool.release_raw(more, None).unwrap();
+    let stats = pool.stats();
+    assert_eq!((stats.peak_live_bytes, stats.peak_active_bytes), (64 << 20, 65 << 20));
+    pool.reset_peaks();
+    assert_eq!(pool.stats().peak_active_bytes, 1 << 20);
     pool.device().finish_all();
     pool.trim(u64::MAX).unwrap();
     assert_eq!(pool.stats().retired_bytes, 0);

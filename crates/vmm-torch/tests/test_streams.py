@@ -31,6 +31,37 @@ class Streams(support.GpuTest):
             self.assertTrue(bool((copy == 1).all()))
             del others, copy
 
+    def test_memory_counts_until_the_other_stream_is_done(self):
+        torch = self.torch
+
+        def used():
+            stats = torch.cuda.memory_stats()
+            names = ("allocated_bytes", "active_bytes", "requested_bytes")
+            return [stats[f"{name}.all.current"] for name in names]
+
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = used()
+        side = torch.cuda.Stream()
+        source = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cuda._sleep(4 * LONG)
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(4 * LONG)
+        source.record_stream(side)
+        del source
+        # As with the native allocator.
+        held = [64 * MIB + length for length in before[1:]]
+        self.assertEqual(used(), [before[0], *held])
+        other = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
+        peaks = torch.cuda.memory_stats()
+        for name, length in zip(("active_bytes", "requested_bytes"), held):
+            self.assertGreaterEqual(peaks[f"{name}.all.peak"], length + 256 * MIB)
+        del other
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        self.assertEqual(used(), before)
+
     def test_memory_of_one_stream_taken_by_another_is_ordered(self):
         torch = self.torch
         side = torch.cuda.Stream()

@@ -19,7 +19,8 @@ class Stats(ctypes.Structure):
             "peak_live_bytes peak_requested_bytes peak_reserved_bytes allocations releases misses "
             "failures frames_made frames_moved frames_recalled frames_released "
             "frames_released_bytes unmaps device_waits host_waits failed_steps limit target "
-            "frames mappings address_bytes private_pools private_reserved_bytes"
+            "frames mappings address_bytes private_pools private_reserved_bytes "
+            "peak_active_bytes"
         ).split()
     ]
 

@@ -47,7 +47,8 @@ AT(vmm_stats_t, live_bytes, 8);
 AT(vmm_stats_t, failed_steps, 176);
 AT(vmm_stats_t, limit, 184);
 AT(vmm_stats_t, address_bytes, 216);
-static_assert(sizeof(vmm_stats_t) == 240);
+AT(vmm_stats_t, peak_active_bytes, 240);
+static_assert(sizeof(vmm_stats_t) == 248);
 
 AT(vmm_pressure_t, limit, 24);
 static_assert(sizeof(vmm_pressure_t) == 32);

@@ -55,11 +55,20 @@ class Statistics {
         stats.num_ooms = failures;
         stats.active = stats.allocation;
         stats.active_bytes = stats.allocated_bytes;
+        // As PyTorch's own allocator counts, memory is active, and requested, until the work of all its
+        // streams is over, also when it was released before.
+        int64_t rounding = stats.allocated_bytes[0].peak - stats.requested_bytes[0].peak;
+        for (StatArray *array : {&stats.active_bytes, &stats.requested_bytes}) {
+            for (size_t which : {size_t{0}, LARGE}) {
+                Stat &used = (*array)[which];
+                used.current += static_cast<int64_t>(pool.retired_bytes);
+                used.peak = std::max(used.peak, used.current);
+            }
+        }
+        auto peak = static_cast<int64_t>(pool.peak_active_bytes);
+        stats.active_bytes[0].peak = std::max(stats.active_bytes[0].peak, peak);
+        stats.requested_bytes[0].peak = std::max(stats.requested_bytes[0].peak, peak - rounding);
         for (size_t which : {size_t{0}, LARGE}) {
-            // Released while work on several streams may still use it.
-            Stat &active = stats.active_bytes[which];
-            active.current += static_cast<int64_t>(pool.retired_bytes);
-            active.peak = std::max(active.peak, active.current);
             Stat &reserved = stats.reserved_bytes[which];
             reserved.current = static_cast<int64_t>(pool.reserved_bytes);
             reserved.peak = static_cast<int64_t>(pool.peak_reserved_bytes);
