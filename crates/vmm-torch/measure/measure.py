@@ -12,8 +12,9 @@ parts:
   batch        the largest batch of that in a fixed budget
 
 The first three share their runs, N side by side on each device. In the others each allocator has a
-process, and these take turns, a step at a time, with nothing else on their device; they start side by
-side, and batch, which takes no time, has no steps.
+process, and these take turns, a step at a time, while no others take any on their device; they start
+side by side, and batch, which takes no time, has no steps. A device that is named twice has the next
+ones start meanwhile.
 A multiple of a peak is at least the whole granules of 2 MiB that the peak needs. FOLDER has the
 programs workloads.py and more_workloads.py. Prints tables in Markdown, and writes all figures to a
 file as they come. A process that fails is shown as what it is.

@@ -26,6 +26,8 @@ class Session:
         self._lock = threading.Lock()
         self._kept = {}
         self._devices = devices
+        # One for each device: who holds it makes its steps there alone.
+        self._alone = {device: threading.Lock() for device in devices}
         self._slots = queue.Queue()
         for device in devices * parallel:
             self._slots.put(device)
@@ -54,8 +56,8 @@ class Session:
         return found
 
     def one_per_device(self, jobs):
-        """Calls each job with a device that nothing else of this session runs on meanwhile; what
-        they return, in their order."""
+        """Calls each job with a device, as many at once as are listed; what they return, in their
+        order. Of a device that is listed twice, the next job gets ready while one takes turns."""
         free = queue.Queue()
         for device in self._devices:
             free.put(device)
@@ -74,13 +76,15 @@ class Session:
         """What `run` (`small` or `program_once`, with its first argument) returns for each of the ways
         `(allocator, how)`, which make their steps in turns on one device."""
         conductor = turns.Conductor(len(ways))
+        alone = self._alone[device]
 
         def one(way, ends):
             return run(*way, device, ends, len(ways))
 
         with ThreadPoolExecutor(len(ways)) as pool:
             found = pool.map(one, ways, conductor.ends)
-            conductor.conduct()
+            with alone:
+                conductor.conduct()
             return list(found)
 
     def small(self, what, allocator, how, device, turn, sharing):

@@ -22,7 +22,7 @@ steps = builtins.range
 figures = {}
 
 
-def median_ns(body, count, repeats=5):
+def median_ns(body, count, repeats=25):
     """The median time of one of `count` rounds of `body(count)`, in nanoseconds."""
     times = []
     for _ in steps(repeats):
@@ -53,8 +53,8 @@ def pairs(torch):
         raw(20_000, length)
     found = {}
     for name, length in lengths.items():
-        found[f"torch.empty {name}"] = median_ns(lambda n, length=length: tensors(n, length), 20_000)
-        found[f"raw {name}"] = median_ns(lambda n, length=length: raw(n, length), 20_000)
+        found[f"torch.empty {name}"] = median_ns(lambda n, length=length: tensors(n, length), 4000)
+        found[f"raw {name}"] = median_ns(lambda n, length=length: raw(n, length), 4000)
     return found
 
 
