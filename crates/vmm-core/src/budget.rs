@@ -219,6 +219,13 @@ impl Budget {
         self.known_level().is_none().then(|| 2 * self.frame_len(arena))
     }
 
+    /// How many bytes may be exchanged for frames of other lengths in all: no more than the peak, and once
+    /// more when frames become longer, or a program in which misfits come back would be served by their
+    /// exchange for ever.
+    pub(crate) fn most_exchanged(&self) -> u64 {
+        self.peak().saturating_mul(1 + u64::from(self.churn.doublings()))
+    }
+
     /// Which lengths of idle frames are to be exchanged for others: those of growth, and short ones where
     /// frames have become longer.
     pub(crate) fn misfits(&self, arena: ArenaId) -> Option<impl Fn(u64) -> bool + use<>> {

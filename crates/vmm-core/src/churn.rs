@@ -20,8 +20,10 @@ const STEP_PERMILLE: u64 = 50;
 const MOST_PERMILLE: u64 = 200;
 
 /// The same of frames moved, at about 45 µs each on the thread that waits for them, before they become
-/// longer: less than a fiftieth of its time.
-const CALM_FRAMES: Rate = Rate { per_second: 400, patience: 400 };
+/// longer: a fiftieth of its time. The first few of a move do not count: where a move takes no more, longer
+/// frames are no help.
+const CALM_FRAMES: Rate = Rate { per_second: 400, patience: 200 };
+const FEW_FRAMES: usize = 8;
 
 /// How often frames may be made twice as long.
 const MOST_DOUBLINGS: u32 = 2;
@@ -44,7 +46,7 @@ impl Churn {
         if self.moves.passes(CALM_MOVES, 1, since) {
             self.permille = (self.permille + STEP_PERMILLE).min(MOST_PERMILLE);
         }
-        if self.frames.passes(CALM_FRAMES, frames, since) {
+        if self.frames.passes(CALM_FRAMES, frames.saturating_sub(FEW_FRAMES), since) {
             self.doublings = (self.doublings + 1).min(MOST_DOUBLINGS);
         }
     }
@@ -128,10 +130,15 @@ mod tests {
     #[test]
     fn few_moves_of_many_frames_get_longer_ones() {
         let far = Duration::from_millis(50);
-        assert_eq!(after(1000, far, 19).doublings(), 0);
-        let churn = after(41, far, 30);
+        assert_eq!(after(1000, far, 28).doublings(), 0);
+        let churn = after(10, far, 48);
         assert_eq!((churn.slack(), churn.doublings()), (None, 1));
-        assert_eq!(after(100_000, far, 30).doublings(), MOST_DOUBLINGS);
+        assert_eq!(after(100_000, far, 48).doublings(), MOST_DOUBLINGS);
+    }
+
+    #[test]
+    fn many_moves_of_few_frames_get_no_longer_ones() {
+        assert_eq!(after(100_000, Duration::from_micros(10), FEW_FRAMES).doublings(), 0);
     }
 
     #[test]

@@ -223,10 +223,11 @@ impl State {
     /// Lets one idle frame go that is much longer or shorter than frames are now: others are made ahead in
     /// its place. Says whether there was one.
     fn exchange_frame(&mut self, means: Means) -> bool {
-        // No more than the peak in all, or a program in which long frames come back would be served
-        // by their exchange for ever.
-        let spent = self.exchanged_bytes >= self.budget.peak() || !self.budget.may_exchange();
-        let Some(misfits) = self.budget.misfits(LARGE).filter(|_| !spent) else { return false };
+        let spent = self.exchanged_bytes >= self.budget.most_exchanged();
+        if spent || !self.budget.may_exchange() {
+            return false;
+        }
+        let Some(misfits) = self.budget.misfits(LARGE) else { return false };
         let mut found = false;
         let mut exchanged = 0;
         self.send_away_idle(means, |frame| {
