@@ -68,6 +68,7 @@ pub(crate) struct Shared<D: VirtualMemoryDevice + 'static> {
     /// A step has come back.
     step_done: Condvar,
     pub(crate) callbacks: Mutex<Vec<PressureCallback>>,
+    pub(crate) heaps: crate::heap::Heaps,
     /// The device refuses the kind of frames that the options name.
     kind_refused: AtomicBool,
     /// Bytes of the device, for what can never fit.
@@ -90,6 +91,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             granting: Mutex::new(()),
             step_done: Condvar::new(),
             callbacks: Mutex::new(Vec::new()),
+            heaps: crate::heap::Heaps::default(),
             kind_refused: AtomicBool::new(false),
             device_total,
             process: std::process::id(),
