@@ -279,7 +279,11 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                     reach.device_full = false;
                 }
                 Next::Reserve(arena, need) => {
-                    reach.address_full = self.reserve(arena, need).is_err();
+                    let reserved = self.reserve(arena, need);
+                    reach.address_full = reserved.is_err();
+                    if let Err(PoolError::Device(error)) = reserved {
+                        refused = Some(error);
+                    }
                 }
                 Next::Wait(_) if effort == Effort::Spare => return Ok(Err(refused)),
                 Next::Wait(fences) => {
@@ -403,18 +407,13 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                     self.device.free_region(base, len)?;
                     return Err(NO_MORE);
                 }
-                Err(error)
-                    if error.kind == DeviceErrorKind::OutOfAddresses && len > LEAST_RESERVATION =>
-                {
-                    len = (len / 2 / granule * granule).max(granule);
-                }
-                // What is worth little for all may do for one.
+                // Short regions are worth little for all, and may do for one.
                 Err(error)
                     if error.kind == DeviceErrorKind::OutOfAddresses
                         && len > need
-                        && domain_of(arena) != GENERAL =>
+                        && (len > LEAST_RESERVATION || domain_of(arena) != GENERAL) =>
                 {
-                    len = need;
+                    len = (len / 2 / granule * granule).max(need);
                 }
                 Err(error) => return Err(error.into()),
             }
