@@ -4,12 +4,14 @@ mod compare;
 mod device;
 mod inspect;
 mod probe;
+mod recording;
 mod report;
 
 pub use compare::{CompareOptions, SortOption};
 pub use device::DeviceOption;
 pub use inspect::InspectOptions;
 pub use probe::ProbeOptions;
+pub use recording::RecordingOptions;
 pub use report::{FigureFormat, ReportOptions};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};

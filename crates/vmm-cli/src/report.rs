@@ -99,7 +99,7 @@ fn row(result: &ReplayResult, with_budget: bool) -> Vec<Cell> {
         or_dash(result.worker_share().map(percent)),
         milliseconds(result.worst_allocation_us).into(),
         result.waits.to_string().into(),
-        format!("{:.0}", result.host_ns_per_op).into(),
+        or_dash(result.host_ns_per_op.map(|ns| format!("{ns:.0}"))),
         last,
     ];
     row.extend(wrong);
@@ -127,7 +127,7 @@ fn mean_row(results: &[ReplayResult], with_budget: bool) -> Vec<Cell> {
         text(mean(ReplayResult::worker_share, SMALLEST_SHARE), percent),
         empty(),
         empty(),
-        text(mean(|r| Some(r.host_ns_per_op), 1.0), |ns| format!("{ns:.0}")),
+        text(mean(|r| r.host_ns_per_op, 1.0), |ns| format!("{ns:.0}")),
         if with_budget {
             text(mean(budget_ratio, 0.0), |r| format!("{}x", ratio(r)))
         } else {
@@ -176,7 +176,7 @@ mod tests {
             tail_allocation_us: 45.6 * scale,
             worst_allocation_us: 456.7 * scale,
             waits: 0,
-            host_ns_per_op: 98.76,
+            host_ns_per_op: Some(98.76),
             failures: 0,
             device_calls: CallAccount::new(|op| match op {
                 DeviceOp::Map => OpCalls { count: 300, time_ns: 1_200_000 },

@@ -83,7 +83,7 @@ mod recall;
 mod region;
 mod settle;
 mod shared;
-mod slab;
+mod slots;
 mod state;
 mod step;
 mod teardown;

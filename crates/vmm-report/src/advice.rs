@@ -76,7 +76,7 @@ fn about_failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
         .into_iter()
         .filter(|&(_, budget)| budget <= capacity)
         .take(NAMED)
-        .map(|(row, budget)| format!("in {} under {}", bytes(budget), row.policy))
+        .map(|(row, budget)| format!("{} ({})", row.policy, bytes(budget)))
         .collect();
     let start = format!(
         "The failure is fragmentation: {} would have sufficed, and the process could have {}.",
@@ -84,8 +84,8 @@ fn about_failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
         bytes(capacity)
     );
     match (fitting.is_empty(), inspection.policies.is_empty()) {
-        (false, _) => format!("{start} The program runs {}.", fitting.join("; ")),
-        (true, false) => format!("{start} None of the policies below runs it in that."),
+        (false, _) => format!("{start} These would have avoided it: {}.", fitting.join("; ")),
+        (true, false) => format!("{start} None of the policies below runs the program in that."),
         (true, true) => start,
     }
 }

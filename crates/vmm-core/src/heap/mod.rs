@@ -47,13 +47,18 @@ use std::sync::{Arc, Weak};
 /// How a heap behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapOptions {
-    /// Bytes of each chunk, a multiple of 512. What needs more gets a lease of its own. Default: 64 MiB.
+    /// Bytes of each chunk, a multiple of [`Self::UNIT`]. What needs more gets a lease of its own. Default: 64 MiB.
     pub chunk_len: u64,
     /// How many chunks without blocks each stream keeps. Default: 1.
     pub kept_chunks: usize,
     /// Who chunks are accounted to. Leases of their own are accounted to whom the request says. Default:
     /// nobody in particular.
     pub owner: Owner,
+}
+
+impl HeapOptions {
+    /// Every length of a chunk is a multiple of this many bytes.
+    pub const UNIT: u64 = UNIT;
 }
 
 impl Default for HeapOptions {

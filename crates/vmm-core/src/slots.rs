@@ -3,18 +3,18 @@
 use std::ops::{Index, IndexMut};
 
 #[derive(Debug)]
-pub(crate) struct Slab<T> {
+pub(crate) struct Slots<T> {
     table: Vec<Option<T>>,
     unused: Vec<u32>,
 }
 
-impl<T> Default for Slab<T> {
+impl<T> Default for Slots<T> {
     fn default() -> Self {
         Self { table: Vec::new(), unused: Vec::new() }
     }
 }
 
-impl<T> Slab<T> {
+impl<T> Slots<T> {
     pub(crate) fn add(&mut self, value: T) -> u32 {
         if let Some(id) = self.unused.pop() {
             self.table[id as usize] = Some(value);
@@ -43,7 +43,7 @@ impl<T> Slab<T> {
     }
 }
 
-impl<T> Index<u32> for Slab<T> {
+impl<T> Index<u32> for Slots<T> {
     type Output = T;
     #[inline]
     fn index(&self, id: u32) -> &T {
@@ -51,7 +51,7 @@ impl<T> Index<u32> for Slab<T> {
     }
 }
 
-impl<T> IndexMut<u32> for Slab<T> {
+impl<T> IndexMut<u32> for Slots<T> {
     #[inline]
     fn index_mut(&mut self, id: u32) -> &mut T {
         self.table[id as usize].as_mut().expect("an entry in use")
