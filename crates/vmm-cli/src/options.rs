@@ -77,7 +77,7 @@ The table, one row for each trace and device:
   worst     driver time of the dearest single allocation
   waits     how often the host had to wait for the device
   host      real time of one allocation or release, in nanoseconds
-  failed    allocations for which there was no memory
+  failed    allocations for which there was no memory; below the table is why the first failed
   wrong     with --check: bytes that were not what had been written; below the table are
             the first such leases, and what else the device noticed
   budget    with --budget: the smallest limit that works, over needed

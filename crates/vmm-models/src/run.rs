@@ -253,6 +253,7 @@ impl Run {
             waits: self.driver.waits,
             host_ns_per_op: None,
             failures: self.failures,
+            first_failure: None,
             device_calls: self.driver.calls,
             worker_device_calls: ModelCalls::default(),
             check: None,

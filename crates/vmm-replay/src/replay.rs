@@ -203,6 +203,7 @@ where
         // A tenth of a nanosecond is already more than the clock tells.
         host_ns_per_op: Some((run.stopwatch.ns_per(run.operations) * 10.0).round() / 10.0),
         failures: run.failures,
+        first_failure: run.first_failure,
         device_calls,
         worker_device_calls: run.worker.calls,
         check,
@@ -264,6 +265,7 @@ struct Run<'a, D: VirtualMemoryDevice + 'static, T> {
     /// What allocations cost, waits included.
     tail: Tail,
     failures: u64,
+    first_failure: Option<String>,
     curve: Vec<Sample>,
 }
 
@@ -294,6 +296,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             waited_ns: 0,
             tail: Tail::default(),
             failures: 0,
+            first_failure: None,
             curve: Vec::new(),
         })
     }
@@ -423,8 +426,9 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         let slot = slot as usize;
         self.leases[slot] = match lease {
             Ok(lease) => Some(lease),
-            Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. }) => {
+            Err(error @ (AllocError::OutOfMemory(_) | AllocError::TooLarge { .. })) => {
                 self.failures += 1;
+                self.first_failure.get_or_insert_with(|| error.to_string());
                 None
             }
             Err(error) => return Err(ReplayError::Device(error)),

@@ -49,6 +49,9 @@ pub struct ReplayResult<C = CallAccount> {
     pub host_ns_per_op: Option<f64>,
     /// Allocations that failed for want of memory.
     pub failures: u64,
+    /// What was said of the first of them. Not serialized; `None` of a model.
+    #[serde(skip)]
+    pub first_failure: Option<String>,
     /// The device calls made on the allocating thread, by operation. Their time is `driver_time_us`
     /// less the waits for the worker.
     pub device_calls: C,

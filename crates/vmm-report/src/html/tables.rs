@@ -63,7 +63,14 @@ pub(super) fn ranks(pictures: &[Picture]) -> String {
             inspection.events.to_string(),
         ]
     });
-    table(&header, rows)
+    let mut text = table(&header, rows);
+    if pictures.iter().any(|picture| !picture.inspection.policies.is_empty()) {
+        text.push_str(
+            "<p class=\"soft hint\">Smallest budget: unchecked models count only where there is \
+             nothing else.</p>",
+        );
+    }
+    text
 }
 
 /// The smallest budget of all policies, unchecked models last, and whose it is.
