@@ -72,7 +72,7 @@ impl OutOfMemory {
         if longest > moment.largest_servable_bytes {
             let _ = write!(
                 text,
-                ", of {} where this request may lie",
+                ", at most {} where this request may lie",
                 bytes(moment.largest_servable_bytes)
             );
         }
