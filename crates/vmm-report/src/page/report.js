@@ -321,23 +321,29 @@ class Chart {
     });
     g.restore();
   }
-  // The cells as a picture in the colours of the theme, a dot for each: drawing it is quick.
-  cells() {
-    const { map } = this.device, { t, cells, rows } = map, theme = color("free") + color("full");
-    if (map.theme === theme) return map.picture;
-    const free = rgb(color("free")), full = rgb(color("full")), image = new ImageData(t.length, rows);
+  // The cells as a picture in the colours of the theme, a dot for each, or for so many rows together: drawing
+  // it is quick.
+  cells(together) {
+    const { map } = this.device, theme = color("free") + color("full");
+    if (map.theme !== theme) { map.theme = theme; map.pictures = {}; }
+    return map.pictures[together] ??= this.picture(map, together);
+  }
+  picture({ t, cells, rows }, together) {
+    const free = rgb(color("free")), full = rgb(color("full")), height = Math.ceil(rows / together), image = new ImageData(t.length, height);
     for (let column = 0; column < t.length; column++) {
-      for (let row = 0; row < rows; row++) {
-        const level = cells[column * rows + row], at = ((rows - 1 - row) * t.length + column) * 4;
-        if (!level) continue;
-        for (let k = 0; k < 3; k++) image.data[at + k] = Math.round(free[k] + (full[k] - free[k]) * (level - 1) / 9);
+      for (let row = 0; row < height; row++) {
+        // What is not reserved has no colour to mix.
+        let sum = 0, count = 0;
+        for (let i = row * together; i < Math.min(rows, (row + 1) * together); i++) if (cells[column * rows + i]) { sum += cells[column * rows + i]; count++; }
+        const at = ((height - 1 - row) * t.length + column) * 4;
+        if (!count) continue;
+        for (let k = 0; k < 3; k++) image.data[at + k] = Math.round(free[k] + (full[k] - free[k]) * (sum / count - 1) / 9);
         image.data[at + 3] = 255;
       }
     }
-    map.theme = theme;
-    map.picture = Object.assign(document.createElement("canvas"), { width: t.length, height: rows });
-    map.picture.getContext("2d").putImageData(image, 0, 0);
-    return map.picture;
+    const picture = Object.assign(document.createElement("canvas"), { width: t.length, height });
+    picture.getContext("2d").putImageData(image, 0, 0);
+    return picture;
   }
   mapped() {
     const { g, device } = this, { t, rows, len } = device.map;
@@ -346,14 +352,15 @@ class Chart {
     // Whole dots, or seams would be seen between columns. On paper dots are finer than that, so columns
     // reach a little into those that are drawn after them.
     const dot = place => Math.round(place * dense) / dense, over = isPrinting ? 0.4 : 0;
-    const picture = t.length ? this.cells() : null;
-    const low = Math.floor(device.a0 / rowLen), high = Math.min(rows, Math.ceil(device.a1 / rowLen));
-    const top = this.y(high * rowLen), height = this.y(low * rowLen) - top;
-    // Rows that are finer than dots are mixed, others have sharp edges.
-    g.imageSmoothingEnabled = height * dense < high - low;
+    // Rows that are finer than dots are drawn together, or some would not be seen.
+    const shown = (device.a1 - device.a0) / rowLen, together = (this.height - TOP - BOTTOM) * dense < shown ? 2 : 1;
+    const step = rowLen * together, all = Math.ceil(rows / together);
+    const low = Math.floor(device.a0 / step), high = Math.min(all, Math.ceil(device.a1 / step));
+    const top = this.y(high * step), height = this.y(low * step) - top, picture = t.length ? this.cells(together) : null;
+    g.imageSmoothingEnabled = false;
     for (let column = Math.max(0, after(t, device.t0) - 1); column < t.length && t[column] <= device.t1; column++) {
       const from = dot(this.x(t[column])), to = dot(this.x(column + 1 < t.length ? t[column + 1] : device.end));
-      g.drawImage(picture, column, rows - high, 1, high - low, from, top, Math.max(to - from, 1 / dense) + over, height);
+      g.drawImage(picture, column, all - high, 1, high - low, from, top, Math.max(to - from, 1 / dense) + over, height);
     }
     g.restore();
   }
