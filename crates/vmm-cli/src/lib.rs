@@ -13,18 +13,21 @@ mod figures;
 mod inputs;
 mod inspect;
 pub mod options;
+mod outcome;
 mod pages;
 mod policies;
+mod policy;
 mod probe;
 mod progress;
+mod recordings;
 mod replay;
 mod report;
 mod table;
 mod terminal;
 
-pub use compare::{ComparedPolicy, Manager};
 pub use device::{MockContents, MockTimeline, replay_on_mock};
 pub use exit::Exit;
+pub use policy::{Manager, PolicyOption};
 pub use terminal::Terminal;
 
 use clap::{CommandFactory, Parser};

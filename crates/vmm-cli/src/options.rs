@@ -4,12 +4,14 @@ mod compare;
 mod device;
 mod inspect;
 mod probe;
+mod recording;
 mod report;
 
 pub use compare::{CompareOptions, SortOption};
 pub use device::DeviceOption;
 pub use inspect::InspectOptions;
 pub use probe::ProbeOptions;
+pub use recording::RecordingOptions;
 pub use report::{FigureFormat, ReportOptions};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -75,7 +77,7 @@ The table, one row for each trace and device:
   worst     driver time of the dearest single allocation
   waits     how often the host had to wait for the device
   host      real time of one allocation or release, in nanoseconds
-  failed    allocations for which there was no memory
+  failed    allocations for which there was no memory; below the table is why the first failed
   wrong     with --check: bytes that were not what had been written; below the table are
             the first such leases, and what else the device noticed
   budget    with --budget: the smallest limit that works, over needed

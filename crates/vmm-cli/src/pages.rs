@@ -1,38 +1,24 @@
 //! `vmm report`.
 
 use crate::exit::Exit;
-use crate::inputs::{tell_apart, trace_files};
-use crate::inspect::read;
+use crate::inputs::tell_apart;
 use crate::options::{FigureFormat, ReportOptions};
-use crate::policies::policies;
+use crate::recordings::{bad_input, each_device};
 use crate::terminal::Terminal;
 use std::fs;
 use std::path::Path;
-use vmm_report::{Picture, Recorded, figures, html, png};
-use vmm_trace::DetailedTrace;
+use vmm_report::{Picture, figures, html, png};
 
 /// Reads all inputs and writes the report and the figures.
 pub(crate) fn run(options: &ReportOptions, terminal: Terminal) -> Exit {
-    let shows_progress = terminal.shows_progress && !options.no_progress;
-    let mut exit = Exit::Success;
-    let mut fail = |line: String| {
-        eprintln!("error: {line}");
-        exit = exit.worse(Exit::BadInput);
-    };
     let mut pictures = Vec::new();
-    for input in &options.inputs {
-        match trace_files(input) {
-            Err(line) => fail(line),
-            Ok(files) => {
-                for path in files {
-                    match read(&path, shows_progress) {
-                        Ok(file) => pictures.extend(draw(&file, options, shows_progress)),
-                        Err(error) => fail(error.to_string()),
-                    }
-                }
-            }
-        }
-    }
+    let mut exit = each_device(&options.recordings, terminal, &mut |file, index, rows| {
+        let limit = options.limit.map(|limit| {
+            // A line on paper: there is no device whose granule could matter.
+            limit.resolve(file.trace.devices[index].peak_requested_bytes(), 1)
+        });
+        pictures.push(Picture::new(file, index, rows, limit));
+    });
     if pictures.is_empty() {
         return exit;
     }
@@ -43,32 +29,15 @@ pub(crate) fn run(options: &ReportOptions, terminal: Terminal) -> Exit {
             all => format!("GPU memory of {} devices", all.len()),
         };
         if let Err(line) = write(output, html(&title, &pictures).as_bytes()) {
-            fail(line);
+            exit = exit.worse(bad_input(&line));
         }
     }
     if let Some(folder) = &options.figures
         && let Err(line) = write_figures(folder, &pictures, options.format)
     {
-        fail(line);
+        exit = exit.worse(bad_input(&line));
     }
     exit
-}
-
-fn draw(file: &DetailedTrace, options: &ReportOptions, shows_progress: bool) -> Vec<Picture> {
-    let draw_one = |index: usize| {
-        let recorded = Recorded::new(file, index);
-        let rows = if options.no_replay {
-            Vec::new()
-        } else {
-            policies(&file.trace.name, &recorded, shows_progress)
-        };
-        let limit = options.limit.map(|limit| {
-            // A line on paper: there is no device whose granule could matter.
-            limit.resolve(recorded.trace.peak_requested_bytes(), 1)
-        });
-        Picture::new(file, index, rows, limit)
-    };
-    (0..file.trace.devices.len()).map(draw_one).collect()
 }
 
 fn write_figures(folder: &Path, pictures: &[Picture], format: FigureFormat) -> Result<(), String> {

@@ -1,102 +1,50 @@
-//! What a recorded program would need under each policy that can be replayed here.
+//! What a recorded program would need under each policy.
 
-use crate::device::replay_on_mock;
+use crate::outcome::{Ask, Outcome};
+use crate::policy::{Manager, PolicyOption};
 use crate::progress::Progress;
 use std::num::NonZeroUsize;
-use vmm_mock::CostModel;
-use vmm_models::{Fidelity, Policy, RunError, RunSettings, TorchOptions};
-use vmm_replay::{
-    Amount, CallAccount, OpCalls, ReplayResult, ReplaySettings, Sample, if_it_works,
-    smallest_multiple,
-};
+use vmm_models::{Fidelity, Policy};
+use vmm_replay::{OpCalls, ReplaySettings, Sample};
 use vmm_report::{Allocator, PolicyRow, Recorded, with_failures_served};
 use vmm_trace::DeviceTrace;
 
 /// Points of the curves of what a policy had reserved, before those without a change are left out.
 const CURVE_SAMPLES: NonZeroUsize = NonZeroUsize::new(1 << 20).expect("not zero");
 
-/// A row for the recorded allocator, where the file says what it reserved, and rows for those that
-/// are replayed. A trace without allocations gives no rows but the first.
+/// A row for the recorded allocator, where the file says what it reserved, and one for each policy: those
+/// that were named on the command line, or the usual ones. A trace without allocations gives no rows but
+/// the first.
 pub(crate) fn policies(
     name: &str,
     recorded: &Recorded<'_>,
+    named: &[PolicyOption],
     shows_progress: bool,
 ) -> Vec<PolicyRow> {
     let mut rows: Vec<PolicyRow> = recorded_row(recorded).into_iter().collect();
     let trace = with_failures_served(recorded);
-    rows.extend(pool_row(name, &trace, shows_progress));
-    // Those that people choose by a setting of PyTorch; `vmm compare` has others.
-    let plain = TorchOptions::default();
-    let split = TorchOptions { max_split_size: Some(128 << 20), ..plain };
-    let rounded = TorchOptions { roundup_power2_divisions: 4, ..plain };
-    let models = [
-        ("PyTorch native, modelled", Policy::Native(plain)),
-        ("PyTorch expandable segments, modelled", Policy::Expandable(plain)),
-        ("PyTorch max_split_size_mb:128, unchecked model", Policy::Native(split)),
-        ("PyTorch roundup_power2_divisions:4, unchecked model", Policy::Native(rounded)),
-        ("cudaMallocAsync, unchecked model", Policy::Async),
-    ];
-    let models = models.into_iter().filter_map(|(policy, model)| {
-        let _progress = Progress::begin(format!("{policy} on {name}"), shows_progress);
-        let is_recorded = recorded.allocator == Allocator::PyTorch
-            && match model {
-                Policy::Native(options) => {
-                    !recorded.is_expandable
-                        && options.max_split_size == recorded.max_split_size()
-                        && Some(options.roundup_power2_divisions)
-                            == recorded.roundup_power2_divisions()
-                }
-                Policy::Expandable(_) => recorded.is_expandable,
-                _ => false,
-            };
-        Some(PolicyRow { is_recorded, ..model_row(policy, model, &trace)? })
-    });
-    rows.extend(models);
+    if trace.tensor_count == 0 {
+        return rows;
+    }
+    let usual = PolicyOption::beside_a_program();
+    for policy in if named.is_empty() { &usual } else { named } {
+        // Lines and bars are for models that are known to be right, and for what somebody asked for.
+        let is_drawn = !named.is_empty() || policy.fidelity() != Some(Fidelity::Unchecked);
+        let progress = Progress::begin(format!("{} on {name}", policy.title()), shows_progress);
+        let mut report = |done: usize, total: usize| progress.at(done as u64, total as u64);
+        rows.push(PolicyRow {
+            is_recorded: records_like(recorded, policy),
+            ..row(&trace, policy, is_drawn, &mut report)
+        });
+    }
     rows
-}
-
-/// A model of another allocator, likewise.
-fn model_row(policy: &str, model: Policy, trace: &DeviceTrace) -> Option<PolicyRow> {
-    let run = |settings: &RunSettings| vmm_models::run(trace, &model, settings, &mut |_, _| ());
-    // Lines and bars are for those that are known to be right.
-    let (fidelity, _) = model.fidelity();
-    let is_drawn = fidelity != Fidelity::Unchecked;
-    let curve_samples = is_drawn.then_some(CURVE_SAMPLES);
-    let result = run(&RunSettings { curve_samples, ..RunSettings::default() }).ok()?;
-    let made = result.device_calls.made().filter(|_| is_drawn);
-    let budget = smallest_multiple(|multiple| {
-        let limit = Some(Amount::OfPeak(multiple));
-        let result = run(&RunSettings { limit, stop_at_failure: true, ..RunSettings::default() })?;
-        Ok::<_, RunError>((result.failures == 0).then_some(result.limit_bytes).flatten())
-    });
-    Some(PolicyRow {
-        policy: policy.to_owned(),
-        failures: usize::try_from(result.failures).unwrap_or(usize::MAX),
-        peak_reserved_bytes: Some(result.peak_reserved_bytes),
-        smallest_budget_bytes: budget.ok().flatten(),
-        is_recorded: false,
-        is_unchecked: !is_drawn,
-        driver_calls: Some(result.driver_calls),
-        driver_time_us: Some(result.driver_time_us),
-        reserved: reserved(&result.curve),
-        calls: made.map(|(call, calls)| by_name(call.name(), calls)).collect(),
-        worker_calls: Vec::new(),
-    })
-}
-
-/// What was reserved, less the points at which it stayed the same.
-fn reserved(curve: &[Sample]) -> Vec<(u64, u64)> {
-    let mut points: Vec<(u64, u64)> =
-        curve.iter().map(|sample| (sample.time_us, sample.reserved_bytes)).collect();
-    points.dedup_by_key(|&mut (_, bytes)| bytes);
-    points
 }
 
 fn recorded_row(recorded: &Recorded<'_>) -> Option<PolicyRow> {
     let peak = recorded.trace.recorded_peak_reserved_bytes();
     let policy = match recorded.allocator {
         Allocator::PyTorch => "PyTorch, as recorded",
-        Allocator::Vmm => "this pool, as recorded",
+        Allocator::Vmm => "vmm, as recorded",
         Allocator::Unknown => return None,
     };
     (peak > 0).then(|| PolicyRow {
@@ -108,49 +56,72 @@ fn recorded_row(recorded: &Recorded<'_>) -> Option<PolicyRow> {
     })
 }
 
-/// This pool: without a limit, and the smallest limit that works. `None` where there is nothing to
-/// replay.
-fn pool_row(name: &str, trace: &DeviceTrace, shows_progress: bool) -> Option<PolicyRow> {
-    let replay = |what: String, settings: &ReplaySettings| {
-        let progress = Progress::begin(what, shows_progress);
-        let mut report = |done: usize, total: usize| progress.at(done as u64, total as u64);
-        replay_on_mock(trace, settings, &CostModel::h200(), false, &mut report)
-    };
-    let free = ReplaySettings { curve_samples: Some(CURVE_SAMPLES), ..ReplaySettings::default() };
-    let result = replay(format!("replaying {name}"), &free).ok()?;
-    let budget = smallest_multiple(|multiple| {
-        let settings = ReplaySettings {
-            limit: Some(Amount::OfPeak(multiple)),
-            stop_at_failure: true,
-            ..ReplaySettings::default()
-        };
-        if_it_works(replay(format!("{name} at {multiple:.3}x"), &settings))
-    });
-    let budget = budget.ok().flatten().and_then(|works| works.limit_bytes);
-    Some(row_of(&result, budget))
-}
-
-fn row_of(result: &ReplayResult, smallest_budget_bytes: Option<u64>) -> PolicyRow {
-    PolicyRow {
-        policy: "this pool".to_owned(),
-        is_recorded: false,
-        is_unchecked: false,
-        failures: usize::try_from(result.failures).unwrap_or(usize::MAX),
-        peak_reserved_bytes: Some(result.peak_reserved_bytes),
-        smallest_budget_bytes,
-        driver_calls: Some(result.driver_calls),
-        driver_time_us: Some(result.driver_time_us),
-        reserved: reserved(&result.curve),
-        calls: calls_of(&result.device_calls),
-        worker_calls: calls_of(&result.worker_device_calls),
+/// Whether a policy is a model of the allocator that recorded the program, with its settings.
+fn records_like(recorded: &Recorded<'_>, policy: &PolicyOption) -> bool {
+    if recorded.allocator != Allocator::PyTorch || policy.limit.is_some() {
+        return false;
+    }
+    match policy.manager {
+        Manager::Model(Policy::Native(options)) => {
+            !recorded.is_expandable
+                && options.max_split_size == recorded.max_split_size()
+                && Some(options.roundup_power2_divisions) == recorded.roundup_power2_divisions()
+        }
+        Manager::Model(Policy::Expandable(_)) => recorded.is_expandable,
+        Manager::Model(_) | Manager::Pool { .. } => false,
     }
 }
 
-fn calls_of(account: &CallAccount) -> Vec<(String, u64, f64)> {
-    account.made().map(|(op, calls)| by_name(op.name(), calls)).collect()
+fn row(
+    trace: &DeviceTrace,
+    policy: &PolicyOption,
+    is_drawn: bool,
+    progress: &mut dyn FnMut(usize, usize),
+) -> PolicyRow {
+    let ask = Ask {
+        lag: ReplaySettings::default().lag,
+        with_budget: true,
+        curve_samples: is_drawn.then_some(CURVE_SAMPLES),
+    };
+    let named = PolicyRow {
+        policy: policy.title(),
+        is_unchecked: policy.fidelity() == Some(Fidelity::Unchecked),
+        ..PolicyRow::default()
+    };
+    let outcome = match Outcome::measure(trace, policy, &ask, progress) {
+        Ok(outcome) => outcome,
+        Err(line) => return PolicyRow { remark: Some(line), ..named },
+    };
+    let (calls, worker_calls) = match is_drawn {
+        true => (by_name(outcome.calls()), by_name(outcome.worker_calls())),
+        false => Default::default(),
+    };
+    PolicyRow {
+        remark: outcome
+            .mixes_pools
+            .then(|| "pools of captured graphs are not kept apart, so it may need more".to_owned()),
+        failures: usize::try_from(outcome.failures()).unwrap_or(usize::MAX),
+        peak_reserved_bytes: Some(outcome.reserved_bytes()),
+        smallest_budget_bytes: outcome.budget_bytes(),
+        driver_calls: Some(outcome.driver_calls()),
+        driver_time_us: Some(outcome.driver_us()),
+        reserved: reserved(outcome.curve()),
+        calls,
+        worker_calls,
+        ..named
+    }
+}
+
+/// What was reserved, less the points at which it stayed the same.
+fn reserved(curve: &[Sample]) -> Vec<(u64, u64)> {
+    let mut points: Vec<(u64, u64)> =
+        curve.iter().map(|sample| (sample.time_us, sample.reserved_bytes)).collect();
+    points.dedup_by_key(|&mut (_, bytes)| bytes);
+    points
 }
 
 #[expect(clippy::cast_precision_loss, reason = "below 2^53 ns, 104 days, nothing is lost")]
-fn by_name(name: &str, calls: OpCalls) -> (String, u64, f64) {
-    (name.to_owned(), calls.count, calls.time_ns as f64 / 1e3)
+fn by_name(calls: Vec<(&str, OpCalls)>) -> Vec<(String, u64, f64)> {
+    let named = calls.into_iter();
+    named.map(|(name, calls)| (name.to_owned(), calls.count, calls.time_ns as f64 / 1e3)).collect()
 }

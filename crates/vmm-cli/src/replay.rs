@@ -5,11 +5,12 @@ use crate::exit::Exit;
 use crate::inputs::trace_files;
 use crate::options::ReplayOptions;
 use crate::progress::Progress;
+use crate::recordings::bad_input;
 use crate::report;
 use crate::terminal::Terminal;
 use std::path::Path;
 use vmm_replay::{
-    Amount, Policy, ReplayError, ReplayResult, ReplaySettings, if_it_works, smallest_multiple,
+    Amount, ReplayError, ReplayResult, ReplaySettings, if_it_works, smallest_multiple,
 };
 use vmm_trace::{DeviceTrace, Trace, read_file};
 
@@ -37,7 +38,7 @@ pub(crate) fn run(options: &ReplayOptions, terminal: Terminal) -> Exit {
                     exit = exit.worse(command.file(file, &mut results));
                 }
             }
-            Err(line) => exit = exit.worse(command.bad_input(&line)),
+            Err(line) => exit = exit.worse(bad_input(&line)),
         }
     }
     if results.iter().any(|r| r.failures > 0 || r.check.as_ref().is_some_and(|c| !c.is_clean())) {
@@ -54,7 +55,7 @@ pub(crate) fn run(options: &ReplayOptions, terminal: Terminal) -> Exit {
 
 fn settings(options: &ReplayOptions) -> ReplaySettings {
     ReplaySettings {
-        policy: options.placement.map_or(Policy::Vmm, Policy::Placed),
+        placement: options.placement,
         limit: options.limit,
         target: options.target,
         lag: options.lag,
@@ -73,17 +74,11 @@ struct Command<'a> {
 }
 
 impl Command<'_> {
-    /// Prints one line about an input that is of no use.
-    fn bad_input(&self, line: &str) -> Exit {
-        eprintln!("error: {line}");
-        Exit::BadInput
-    }
-
     /// Replays every device of a file and adds the results.
     fn file(&self, path: &Path, results: &mut Vec<ReplayResult>) -> Exit {
         let trace = match self.read(path) {
             Ok(trace) => trace,
-            Err(error) => return self.bad_input(&error.to_string()),
+            Err(error) => return bad_input(&error.to_string()),
         };
         let devices: Vec<&DeviceTrace> =
             trace.devices.iter().filter(|device| !device.events.is_empty()).collect();
@@ -106,7 +101,7 @@ impl Command<'_> {
                 }
                 Err(error) => {
                     let line = format!("{}: {}", path.display(), advice(&error));
-                    exit = exit.worse(self.bad_input(&line));
+                    exit = exit.worse(bad_input(&line));
                 }
             }
         }
@@ -161,6 +156,7 @@ pub(crate) fn advice(error: &ReplayError) -> String {
         }
         ReplayError::Stream(_)
         | ReplayError::Pool(_)
+        | ReplayError::TooManyPrivatePools(_)
         | ReplayError::PrivatePool { .. }
         | ReplayError::Device(_)
         | ReplayError::Contents { .. }

@@ -31,8 +31,8 @@ const BUDGET: (&str, &str) = ("budget", "");
 /// Behind the last column, where bytes were checked.
 const WRONG: (&str, &str) = ("wrong", "");
 
-/// The results as an aligned table: a row each, and their geometric mean where there are several. What
-/// the checks found is named below.
+/// The results as an aligned table: a row each, and their geometric mean where there are several. The
+/// first allocation that failed, and what the checks found, is named below.
 pub(crate) fn table(results: &[ReplayResult], coloured: bool) -> String {
     let with_budget = results.iter().any(|r| r.budget_bytes.is_some());
     let last = if with_budget { BUDGET } else { FAILED };
@@ -49,6 +49,10 @@ pub(crate) fn table(results: &[ReplayResult], coloured: bool) -> String {
     }
     let mut text = table.render(coloured);
     for result in results {
+        if let Some(failure) = &result.first_failure {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{}: the first that failed: {failure}", result.trace);
+        }
         describe_faults(result, &mut text);
     }
     text
@@ -57,7 +61,6 @@ pub(crate) fn table(results: &[ReplayResult], coloured: bool) -> String {
 /// A line for each lease with wrong bytes that is known by name, and one for complaints.
 fn describe_faults(result: &ReplayResult, text: &mut String) {
     let Some(check) = &result.check else { return };
-    // Writing to a string cannot fail.
     for wrong in &check.first_wrong {
         let _ = writeln!(
             text,
@@ -99,7 +102,7 @@ fn row(result: &ReplayResult, with_budget: bool) -> Vec<Cell> {
         or_dash(result.worker_share().map(percent)),
         milliseconds(result.worst_allocation_us).into(),
         result.waits.to_string().into(),
-        format!("{:.0}", result.host_ns_per_op).into(),
+        or_dash(result.host_ns_per_op.map(|ns| format!("{ns:.0}"))),
         last,
     ];
     row.extend(wrong);
@@ -127,7 +130,7 @@ fn mean_row(results: &[ReplayResult], with_budget: bool) -> Vec<Cell> {
         text(mean(ReplayResult::worker_share, SMALLEST_SHARE), percent),
         empty(),
         empty(),
-        text(mean(|r| Some(r.host_ns_per_op), 1.0), |ns| format!("{ns:.0}")),
+        text(mean(|r| r.host_ns_per_op, 1.0), |ns| format!("{ns:.0}")),
         if with_budget {
             text(mean(budget_ratio, 0.0), |r| format!("{}x", ratio(r)))
         } else {
@@ -176,8 +179,9 @@ mod tests {
             tail_allocation_us: 45.6 * scale,
             worst_allocation_us: 456.7 * scale,
             waits: 0,
-            host_ns_per_op: 98.76,
+            host_ns_per_op: Some(98.76),
             failures: 0,
+            first_failure: None,
             device_calls: CallAccount::new(|op| match op {
                 DeviceOp::Map => OpCalls { count: 300, time_ns: 1_200_000 },
                 DeviceOp::Reached => OpCalls { count: 11, time_ns: 34_567 },
@@ -204,6 +208,7 @@ mod tests {
     fn several_results() {
         let mut failed = result("resnet_multires_train", 8_113 << 20, 100.0);
         failed.failures = 17;
+        failed.first_failure = Some("out of memory: 512 bytes asked for".to_owned());
         failed.waits = 3;
         let mut silent = result("rmm_log#1", 6 << 20, 0.0);
         silent.recorded_peak_reserved_bytes = None;

@@ -10,7 +10,7 @@ use vmm_core::{
     VirtualMemoryDevice,
 };
 use vmm_mock::{MockDevice, MockOptions};
-use vmm_replay::{Amount, CheckResult, Placed, Policy, ReplaySettings, replay_checked};
+use vmm_replay::{Amount, CheckResult, Placed, ReplaySettings, replay_checked};
 use vmm_trace::EventKind;
 
 #[path = "../../vmm-replay/tests/support/two_streams.rs"]
@@ -148,8 +148,8 @@ fn check(flaw: Flaw, cross_stream: CrossStream) -> Result<CheckResult, String> {
 
 /// The same on a heap over the pool.
 fn check_placed(flaw: Flaw, kind: PlacementKind, chunk: Amount) -> Result<CheckResult, String> {
-    let policy = Policy::Placed(Placed { kind, chunk });
-    check_with(flaw, &ReplaySettings { policy, ..Default::default() })
+    let placement = Some(Placed { kind, chunk });
+    check_with(flaw, &ReplaySettings { placement, ..Default::default() })
 }
 
 fn check_with(flaw: Flaw, settings: &ReplaySettings) -> Result<CheckResult, String> {

@@ -71,9 +71,53 @@ fn several_devices_are_set_side_by_side() {
         overview.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0][..3], ["failing", "400", "MiB"], "{overview}");
     assert_eq!(rows[1][..4], ["failing", "(2)", "400", "MiB"]);
-    assert_eq!(rows[0][rows[0].len() - 5..], ["1", "900", "MiB", "this", "pool"]);
+    assert_eq!(rows[0][rows[0].len() - 4..], ["1", "900", "MiB", "vmm"]);
     let alone = vmm(folder.path(), &["inspect", "failing.pickle", "--no-replay"]);
     assert!(!text(&alone.stdout).contains("all 1 devices"));
+}
+
+#[test]
+fn policies_can_be_named_and_what_cannot_be_replayed_says_why() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    failing_program(folder.path());
+    let named = ["--policy", "vmm:limit=2x,best-fit,native:max_split_size=64MiB"];
+    let output = vmm(folder.path(), &[&["inspect", "failing.pickle"], &named[..]].concat());
+    let shown = text(&output.stdout);
+    for row in ["vmm, limit 2x ", "vmm, blocks by best-fit ", "PyTorch max_split_size_mb:64, unch"]
+    {
+        assert!(shown.contains(row), "{row}: {shown}");
+    }
+    assert!(!shown.contains("cudaMallocAsync"), "what is not named is left out");
+    let both = vmm(folder.path(), &["report", "x", "-o", "y", "--policy", "vmm", "--no-replay"]);
+    assert_eq!(both.status.code(), Some(2), "{}", text(&both.stderr));
+
+    many_pools(folder.path());
+    let output = vmm(folder.path(), &["inspect", "pools.pickle"]);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("vmm: more than 254 of its private pools live at a time"), "{shown}");
+    assert!(shown.contains("pools of captured graphs are not kept apart"), "{shown}");
+    let page = ["report", "pools.pickle", "-o", "pools.html"];
+    assert_eq!(vmm(folder.path(), &page).status.code(), Some(0));
+    let page = fs::read_to_string(folder.path().join("pools.html")).expect("written");
+    assert!(page.contains("more than 254 of its private pools live at a time"));
+}
+
+/// Writes a program that keeps 300 pools of graphs.
+fn many_pools(folder: &Path) {
+    let entries = (0..300).flat_map(|pool| {
+        let entry = move |action, size| Entry {
+            action,
+            addr: BASE + pool * (64 << 20),
+            size,
+            stream: 0,
+            time_us: pool,
+            pool: (1, pool),
+            frames: Vec::new(),
+        };
+        [entry(Action::SegmentAlloc, 20 << 20), entry(Action::Alloc, 3 << 20)]
+    });
+    let snapshot = Snapshot { device_traces: vec![entries.collect()], ..Snapshot::default() };
+    write_file(&folder.join("pools.pickle"), &snapshot).expect("writable");
 }
 
 #[test]
@@ -111,8 +155,8 @@ fn a_report_holds_all_ranks_and_figures_become_files() {
         "role=\"tab\"",
         "Out of memory",
         "smallest budget",
-        "reserved by this pool",
-        "under this pool",
+        "reserved by vmm",
+        "runs in",
     ] {
         assert!(page.contains(part), "{part} is missing");
     }

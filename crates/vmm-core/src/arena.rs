@@ -6,7 +6,7 @@
 use crate::bins::Bins;
 use crate::extent::{ExtentId, Extents, Kind, NONE};
 use crate::region::{Region, RegionId};
-use crate::slab::Slab;
+use crate::table::Table;
 use crate::timeline::{Point, READY, StreamSlot};
 use std::ops::{Index, IndexMut};
 
@@ -35,7 +35,7 @@ pub(crate) fn is_short(arena: ArenaId) -> bool {
 #[derive(Debug)]
 pub(crate) struct Arena {
     /// Boxed, so that an arena is short: the hot path picks one of them, and looks at no region.
-    pub(crate) regions: Box<Slab<Region>>,
+    pub(crate) regions: Box<Table<Region>>,
     /// Free extents by who may take them; `None` for streams that never released here.
     bins: Vec<Option<Box<Bins>>>,
     voids: ExtentId,

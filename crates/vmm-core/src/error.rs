@@ -111,3 +111,10 @@ pub enum PoolError {
     #[error("{0}")]
     Device(#[from] DeviceError),
 }
+
+impl PoolError {
+    /// What the device said, if that is why.
+    pub(crate) fn device(self) -> Option<DeviceError> {
+        if let Self::Device(error) = self { Some(error) } else { None }
+    }
+}

@@ -10,7 +10,7 @@
 
 use crate::extent::ExtentId;
 use crate::region::RegionRef;
-use crate::slab::Slab;
+use crate::table::Table;
 use crate::timeline::Point;
 use crate::units::{DeviceOrdinal, FrameHandle};
 
@@ -74,8 +74,8 @@ pub(crate) struct Frame {
 
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
-    pub(crate) frames: Slab<Frame>,
-    pub(crate) mappings: Slab<MappingEntry>,
+    pub(crate) frames: Table<Frame>,
+    pub(crate) mappings: Table<MappingEntry>,
     /// Mappings that are stale or leaving, oldest first.
     pub(crate) stale: Vec<MappingId>,
     /// Frames with mappings of which some bytes have moved on.

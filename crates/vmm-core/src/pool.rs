@@ -385,8 +385,9 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     }
 
     /// To be called before a stream is destroyed: the pool records where its work ends, and from
-    /// then on only asks for that fence. A later stream of the same handle is a new one. Does nothing for
-    /// a stream that the pool has never met.
+    /// then on only asks for that fence. A later stream of the same handle is a new one. Heaps over the
+    /// pool give back what they keep for the stream. Leases and blocks of it may outlive it. Does nothing
+    /// for a stream that nobody has met.
     ///
     /// # Errors
     /// [`PoolError::Capturing`] while a stream captures, and [`PoolError::Device`] if the fence cannot
@@ -396,11 +397,12 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         if self.handle.shared.capturing(&state)? {
             return Err(PoolError::Capturing);
         }
-        let Some(slot) = state.timelines.known_slot(stream) else {
-            return Ok(());
-        };
-        state.timelines.forget(&*self.handle.shared.device, slot)?;
-        state.vacate_slots();
+        if let Some(slot) = state.timelines.known_slot(stream) {
+            state.timelines.forget(&*self.handle.shared.device, slot)?;
+            state.vacate_slots();
+        }
+        drop(state);
+        self.handle.shared.heaps.forget(stream);
         Ok(())
     }
 

@@ -68,6 +68,7 @@ pub(crate) struct Shared<D: VirtualMemoryDevice + 'static> {
     /// A step has come back.
     step_done: Condvar,
     pub(crate) callbacks: Mutex<Vec<PressureCallback>>,
+    pub(crate) heaps: crate::heap::Heaps,
     /// The device refuses the kind of frames that the options name.
     kind_refused: AtomicBool,
     /// Bytes of the device, for what can never fit.
@@ -90,6 +91,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             granting: Mutex::new(()),
             step_done: Condvar::new(),
             callbacks: Mutex::new(Vec::new()),
+            heaps: crate::heap::Heaps::default(),
             kind_refused: AtomicBool::new(false),
             device_total,
             process: std::process::id(),
@@ -277,7 +279,9 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                     reach.device_full = false;
                 }
                 Next::Reserve(arena, need) => {
-                    reach.address_full = self.reserve(arena, need).is_err();
+                    let reserved = self.reserve(arena, need);
+                    reach.address_full = reserved.is_err();
+                    refused = reserved.err().and_then(PoolError::device).or(refused);
                 }
                 Next::Wait(_) if effort == Effort::Spare => return Ok(Err(refused)),
                 Next::Wait(fences) => {
@@ -374,15 +378,14 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     /// Reserves a region of at least `need` bytes for an arena.
     pub(crate) fn reserve(&self, arena: ArenaId, need: u64) -> Result<(), PoolError> {
         const NO_MORE: PoolError = PoolError::Options("the pool holds as many addresses as it may");
-        let properties = self.device.properties();
         let cap = self.device_total.saturating_mul(ADDRESS_CAP).max(LEAST_RESERVATION);
-        let most = properties.max_reservation.min(cap / 4);
+        let most = self.device.properties().max_reservation.min(cap / 4);
         let wanted = match domain_of(arena) {
             GENERAL => self.options.reservation.unwrap_or(self.device_total.saturating_mul(16)),
             // There may be many private pools: each reserves as much again as it has, from little on.
             _ => self.lock().arenas[arena].address_bytes().max(LEAST_RESERVATION),
         };
-        let granule = properties.granule;
+        let granule = self.device.properties().granule;
         let need = round_up(need, granule).ok_or(NO_MORE)?;
         let mut len = (wanted.max(need).min(most) / granule * granule).max(granule);
         loop {
@@ -401,18 +404,13 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                     self.device.free_region(base, len)?;
                     return Err(NO_MORE);
                 }
-                Err(error)
-                    if error.kind == DeviceErrorKind::OutOfAddresses && len > LEAST_RESERVATION =>
-                {
-                    len = (len / 2 / granule * granule).max(granule);
-                }
-                // What is worth little for all may do for one.
+                // Short regions are worth little for all, and may do for one.
                 Err(error)
                     if error.kind == DeviceErrorKind::OutOfAddresses
                         && len > need
-                        && domain_of(arena) != GENERAL =>
+                        && (len > LEAST_RESERVATION || domain_of(arena) != GENERAL) =>
                 {
-                    len = need;
+                    len = (len / 2 / granule * granule).max(need);
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -146,7 +146,7 @@ impl Test {
                     held.lease.used_on(new);
                     Self::work(&self.device, held, new);
                 }
-                self.heap.forget_stream(old).expect("no capture");
+                self.pool.forget_stream(old).expect("no capture");
                 self.device.destroy_stream(old);
             }
             Op::Advance { nanos } => self.device.advance(nanos),
@@ -528,7 +528,9 @@ fn check_reused_handle(end: impl Fn(HeapLease<MockDevice>, StreamId)) {
     let heap = Heap::new(pool.clone(), options, || PlacementKind::Buddy.make()).expect("a heap");
     let (reused, other) = (StreamId(7), StreamId(8));
     let block = heap.allocate(MIB, reused, Owner::NONE).expect("memory");
-    heap.forget_stream(reused).expect("no capture");
+    assert_eq!((heap.figures().chunks, heap.trim()), (1, Ok(0)));
+    pool.forget_stream(reused).expect("no capture");
+    assert_eq!(heap.figures().chunks, 0, "heaps forget it with their pool");
     device.launch(reused, 1_000_000, &[]).expect("work of the new stream");
     end(block, reused);
     assert_eq!(pool.stats().live_bytes, 0, "the chunk goes with its last block");

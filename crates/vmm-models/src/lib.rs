@@ -19,13 +19,12 @@
 
 mod costs;
 mod driver;
-mod heap;
 mod model;
+mod pieces;
 pub mod plain;
 mod policy;
 #[cfg(test)]
 mod properties;
-mod result;
 pub mod rmm;
 mod run;
 mod space;
@@ -35,6 +34,5 @@ pub mod torch;
 pub use costs::Costs;
 pub use driver::{Call, ModelCalls};
 pub use policy::{Fidelity, Policy, PolicyError};
-pub use result::ModelResult;
-pub use run::{RunError, RunSettings, run};
+pub use run::{ModelResult, RunError, RunSettings, run};
 pub use torch::TorchOptions;

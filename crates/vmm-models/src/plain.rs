@@ -8,8 +8,8 @@
 //! in pages of 2 MiB, which requests up to 1 MiB share by best fit in steps of 512 bytes.
 
 use crate::driver::{Call, Driver};
-use crate::heap::Heap;
 use crate::model::{BlockId, Model, Release, Request};
+use crate::pieces::Pieces;
 use std::collections::BTreeMap;
 
 /// Bytes of a page.
@@ -27,7 +27,7 @@ const STREAM: u16 = 0;
 /// The model.
 #[derive(Debug, Default)]
 pub(crate) struct Plain {
-    small: Heap,
+    small: Pieces,
     /// Length of each tensor that has pages of its own, by address.
     large: BTreeMap<u64, u64>,
 }

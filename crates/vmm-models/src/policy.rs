@@ -255,7 +255,7 @@ impl fmt::Display for Policy {
         match self {
             Self::Native(options) | Self::Expandable(options) => {
                 if let Some(bytes) = options.max_split_size {
-                    write!(f, ":max_split_size={}", ByteText(bytes))?;
+                    write!(f, ":max_split_size={}", Amount::Bytes(bytes))?;
                 }
                 if options.roundup_power2_divisions > 0 {
                     write!(f, ":roundup_power2_divisions={}", options.roundup_power2_divisions)?;
@@ -267,24 +267,10 @@ impl fmt::Display for Policy {
                 Ok(())
             }
             Self::RmmPool { initial } if *initial > 0 => {
-                write!(f, ":initial={}", ByteText(*initial))
+                write!(f, ":initial={}", Amount::Bytes(*initial))
             }
             Self::CudaMalloc | Self::Async | Self::RmmPool { .. } | Self::RmmArena => Ok(()),
         }
-    }
-}
-
-/// Bytes with the largest unit that leaves no fraction.
-struct ByteText(u64);
-
-impl fmt::Display for ByteText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (unit, name) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
-            if self.0 > 0 && self.0.trailing_zeros() >= unit {
-                return write!(f, "{}{name}", self.0 >> unit);
-            }
-        }
-        write!(f, "{}", self.0)
     }
 }
 

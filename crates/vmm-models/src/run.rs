@@ -1,13 +1,12 @@
 //! A trace's events, one after the other, on a model.
 
 use crate::costs::Costs;
-use crate::driver::Driver;
+use crate::driver::{Driver, ModelCalls};
 use crate::model::{BlockId, Model, Release, Request};
 use crate::policy::Policy;
-use crate::result::ModelResult;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
-use vmm_replay::{Amount, Sample, Tail};
+use vmm_replay::{Amount, ReplayResult, Sample, Tail};
 use vmm_trace::{DeviceTrace, EventKind};
 
 /// Events between two reports of progress.
@@ -15,6 +14,9 @@ const EVENTS_PER_REPORT: usize = 1 << 16;
 
 /// The granule of devices that CUDA drives, in bytes; limits are resolved in it.
 pub(crate) const GRANULE: u64 = 2 << 20;
+
+/// What a run of a model found. Times are what the model's calls cost on an H200 that is idle.
+pub type ModelResult = ReplayResult<ModelCalls>;
 
 /// How a model is run.
 #[derive(Clone, Debug)]
@@ -25,7 +27,7 @@ pub struct RunSettings {
     pub costs: Costs,
     /// Ends the run at the first failed allocation, for searches that only ask whether there is one.
     pub stop_at_failure: bool,
-    /// Keeps about so many samples of the memory in use ([`ModelResult::curve`]).
+    /// Keeps about so many samples of the memory in use ([`ReplayResult::curve`]).
     pub curve_samples: Option<NonZeroUsize>,
 }
 
@@ -251,10 +253,13 @@ impl Run {
             waits: self.driver.waits,
             host_ns_per_op: None,
             failures: self.failures,
+            first_failure: None,
             device_calls: self.driver.calls,
-            worker_device_calls: crate::driver::ModelCalls::default(),
+            worker_device_calls: ModelCalls::default(),
+            check: None,
             limit_bytes: limit,
             budget_bytes: None,
+            worker_driver_calls: 0,
             curve: self.curve,
         }
     }

@@ -18,8 +18,8 @@
 //! streams, reuse of what the driver finds to be over, which the live runs do not show, and graphs.
 
 use crate::driver::{Call, Driver};
-use crate::heap::Heap;
 use crate::model::{BlockId, Model, Release, Request};
+use crate::pieces::Pieces;
 
 /// Bytes of a page.
 const PAGE: u64 = 32 << 20;
@@ -33,7 +33,7 @@ const SHARED: u16 = u16::MAX;
 /// The model.
 #[derive(Debug)]
 pub(crate) struct DriverPool {
-    heap: Heap,
+    pieces: Pieces,
     /// Where new addresses begin.
     end: u64,
     lag_ns: u64,
@@ -42,7 +42,7 @@ pub(crate) struct DriverPool {
 impl DriverPool {
     /// A pool on a device that runs `lag_ns` behind the host.
     pub(crate) fn new(lag_ns: u64) -> Self {
-        Self { heap: Heap::default(), end: PAGE, lag_ns }
+        Self { pieces: Pieces::default(), end: PAGE, lag_ns }
     }
 
     /// Adds pages for `len` bytes at the end of the addresses, idle ones of `from` first: a stream, or
@@ -57,10 +57,10 @@ impl DriverPool {
             return false;
         }
         for (piece, start, len) in idle {
-            self.heap.remove(piece, start, len);
+            self.pieces.remove(piece, start, len);
         }
         driver.remap(PAGE, moved / PAGE);
-        self.heap.add(self.end, wanted, request.stream, true);
+        self.pieces.add(self.end, wanted, request.stream, true);
         self.end = end;
         true
     }
@@ -70,13 +70,13 @@ impl DriverPool {
     fn idle_pages(&self, stream: Option<u16>, most: u64, now_ns: u64) -> Vec<(u64, u64, u64)> {
         let mut left = most;
         let mut pages = Vec::new();
-        for (of, addr, len) in self.heap.free_pieces() {
+        for (of, addr, len) in self.pieces.free_pieces() {
             if left == 0 {
                 break;
             }
             let (first, last) = (addr.next_multiple_of(PAGE), (addr + len) / PAGE * PAGE);
             let is_others = stream.is_some_and(|stream| stream != of);
-            if is_others || first >= last || self.heap.ready_ns(addr) > now_ns {
+            if is_others || first >= last || self.pieces.ready_ns(addr) > now_ns {
                 continue;
             }
             let len = (last - first).min(left);
@@ -91,36 +91,36 @@ impl Model for DriverPool {
     fn allocate(&mut self, driver: &mut Driver, request: Request) -> Option<BlockId> {
         let (len, stream) = (request.len.next_multiple_of(ROUND), request.stream);
         driver.charge(Call::MallocAsync, len);
-        let mut found = self.heap.best_fit(stream, len);
+        let mut found = self.pieces.best_fit(stream, len);
         if found.is_none() && self.grow(driver, request, len, Some(stream)) {
-            found = self.heap.best_fit(stream, len);
+            found = self.pieces.best_fit(stream, len);
         }
         if found.is_none() {
             // Once the device has done all, everything that is free can serve or move.
             driver.wait();
-            self.heap.make_ready();
-            found = self.heap.best_fit_of_all(len);
+            self.pieces.make_ready();
+            found = self.pieces.best_fit_of_all(len);
         }
         if found.is_none() && self.grow(driver, request, len, None) {
-            found = self.heap.best_fit(stream, len);
+            found = self.pieces.best_fit(stream, len);
         }
         let addr = found?;
-        self.heap.take(addr, len, stream);
+        self.pieces.take(addr, len, stream);
         Some(addr)
     }
 
     fn release(&mut self, driver: &mut Driver, release: Release) {
         let Release { block, now_ns, is_in_use } = release;
-        driver.charge(Call::FreeAsync, self.heap.len(block));
-        let stream = if is_in_use { SHARED } else { self.heap.stream(block) };
-        self.heap.release(block, stream, now_ns.saturating_add(self.lag_ns));
+        driver.charge(Call::FreeAsync, self.pieces.len(block));
+        let stream = if is_in_use { SHARED } else { self.pieces.stream(block) };
+        self.pieces.release(block, stream, now_ns.saturating_add(self.lag_ns));
     }
 
     fn release_cached(&mut self, driver: &mut Driver) {
         driver.wait();
-        self.heap.make_ready();
+        self.pieces.make_ready();
         for (piece, start, len) in self.idle_pages(None, u64::MAX, u64::MAX) {
-            self.heap.remove(piece, start, len);
+            self.pieces.remove(piece, start, len);
             driver.unmap(PAGE, len / PAGE);
         }
     }
@@ -130,6 +130,6 @@ impl Model for DriverPool {
     }
 
     fn range(&self, block: BlockId) -> (u64, u64) {
-        (block, self.heap.len(block))
+        (block, self.pieces.len(block))
     }
 }

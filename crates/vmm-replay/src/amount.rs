@@ -109,17 +109,32 @@ impl FromStr for Amount {
 }
 
 impl fmt::Display for Amount {
+    /// Bytes with the largest unit that leaves no fraction.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes(bytes) => write!(f, "{bytes}"),
-            Self::OfPeak(multiple) => write!(f, "{multiple}x"),
+        let bytes = match self {
+            Self::OfPeak(multiple) => return write!(f, "{multiple}x"),
+            Self::Bytes(bytes) => *bytes,
+        };
+        for (unit, name) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
+            if bytes > 0 && bytes.trailing_zeros() >= unit {
+                return write!(f, "{}{name}", bytes >> unit);
+            }
         }
+        write!(f, "{bytes}")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_are_written_as_they_are_read() {
+        for text in ["1", "512", "3KiB", "1025MiB", "2GiB", "1.03x"] {
+            let amount: Amount = text.parse().expect(text);
+            assert_eq!(amount.to_string(), text);
+        }
+    }
 
     fn check(text: &str, expected: Result<Amount, AmountError>) {
         assert_eq!(text.parse::<Amount>(), expected, "{text:?}");

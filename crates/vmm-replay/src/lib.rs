@@ -36,6 +36,6 @@ pub use metered::Metered;
 pub use paced::{Ground, Paced};
 pub use replay::{ReplayError, replay, replay_checked};
 pub use result::{ReplayResult, Sample};
-pub use settings::{Placed, PlacedError, Policy, ReplaySettings, Upkeep};
+pub use settings::{Placed, PlacedError, ReplaySettings, Upkeep};
 pub use tail::Tail;
 pub use timeline::Timeline;

@@ -48,6 +48,9 @@ pub enum ReplayError {
     /// The pool could not be made.
     #[error("the pool could not be made: {0}")]
     Pool(#[from] PoolError),
+    /// The trace has more private pools at a time than a pool can keep apart.
+    #[error("more than {0} of its private pools live at a time, and this pool keeps {0} apart")]
+    TooManyPrivatePools(usize),
     /// A private pool of the trace could not be made.
     #[error("private pool {pool} of the trace could not be made: {error}")]
     PrivatePool {
@@ -170,7 +173,7 @@ where
 
     let streams = (0..schedule.streams).map(|index| timeline.stream(index));
     let streams = streams.collect::<Result<_, _>>().map_err(ReplayError::Stream)?;
-    let sources = Sources { policy: settings.policy, peak_requested, granule };
+    let sources = Sources { placement: settings.placement, peak_requested, granule };
     let mut run = Run::new(&pool, timeline.as_ref(), settings, schedule.slots, streams, sources)?;
     run.private.resize_with(trace.pools.len(), || None);
     run.check = contents.map(|contents| Check::new(contents, schedule.slots));
@@ -183,7 +186,7 @@ where
     let check = run.finish_check()?;
     Ok(ReplayResult {
         trace: String::new(),
-        policy: settings.policy.to_string(),
+        policy: settings.placement.map_or_else(|| "vmm".to_owned(), |placed| placed.to_string()),
         device: name,
         events: trace.events.len() as u64,
         peak_requested_bytes: peak_requested,
@@ -198,8 +201,9 @@ where
         worst_allocation_us: microseconds(run.tail.worst()),
         waits: stats.host_waits,
         // A tenth of a nanosecond is already more than the clock tells.
-        host_ns_per_op: (run.stopwatch.ns_per(run.operations) * 10.0).round() / 10.0,
+        host_ns_per_op: Some((run.stopwatch.ns_per(run.operations) * 10.0).round() / 10.0),
         failures: run.failures,
+        first_failure: run.first_failure,
         device_calls,
         worker_device_calls: run.worker.calls,
         check,
@@ -261,6 +265,7 @@ struct Run<'a, D: VirtualMemoryDevice + 'static, T> {
     /// What allocations cost, waits included.
     tail: Tail,
     failures: u64,
+    first_failure: Option<String>,
     curve: Vec<Sample>,
 }
 
@@ -291,6 +296,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
             waited_ns: 0,
             tail: Tail::default(),
             failures: 0,
+            first_failure: None,
             curve: Vec::new(),
         })
     }
@@ -379,7 +385,10 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
     fn make_source(&mut self, pool: PoolIndex) -> Result<(), ReplayError> {
         if pool > 0 && self.private[usize::from(pool)].is_none() {
             let made = self.sources.private(self.pool);
-            let made = made.map_err(|error| ReplayError::PrivatePool { pool, error })?;
+            let made = made.map_err(|error| match error {
+                PoolError::TooManyPrivatePools { most } => ReplayError::TooManyPrivatePools(most),
+                error => ReplayError::PrivatePool { pool, error },
+            })?;
             self.private[usize::from(pool)] = Some(made);
         }
         Ok(())
@@ -417,8 +426,9 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         let slot = slot as usize;
         self.leases[slot] = match lease {
             Ok(lease) => Some(lease),
-            Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. }) => {
+            Err(error @ (AllocError::OutOfMemory(_) | AllocError::TooLarge { .. })) => {
                 self.failures += 1;
+                self.first_failure.get_or_insert_with(|| error.to_string());
                 None
             }
             Err(error) => return Err(ReplayError::Device(error)),

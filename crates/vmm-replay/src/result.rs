@@ -4,18 +4,19 @@ use crate::calls::CallAccount;
 use crate::contents::CheckResult;
 use serde::Serialize;
 
-/// The figures of one trace under one policy.
+/// The figures of one trace under one policy; `C` accounts for device calls.
 ///
 /// Serialized, it is one object of the command's `--json` output; fields that are left out there are
 /// marked. Times in microseconds are logical: the trace's own, and the costs of device calls, which
-/// a host-only device states and a real one is measured at.
+/// a host-only device states and a real one is measured at. Models of other allocators have the same
+/// figures: nobody works beside the thread that allocates, and no host time is measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ReplayResult {
-    /// The trace's name.
+pub struct ReplayResult<C = CallAccount> {
+    /// The trace's name; empty until the caller sets it.
     pub trace: String,
     /// The policy's name.
     pub policy: String,
-    /// The device that the replay ran on.
+    /// The device that the replay ran on; `model` where there was none.
     pub device: String,
     /// Events of the trace, those included that a replay has no use for.
     pub events: u64,
@@ -43,15 +44,19 @@ pub struct ReplayResult {
     /// How often the host waited for the device, the last rung of the out-of-memory ladder.
     pub waits: u64,
     /// Real time inside the pool per allocation or release, in nanoseconds, of the allocating
-    /// thread. See [`crate::replay`] for what it contains.
-    pub host_ns_per_op: f64,
+    /// thread. See [`crate::replay`] for what it contains. `None` for a model: how fast that is says
+    /// nothing of the allocator that it stands for.
+    pub host_ns_per_op: Option<f64>,
     /// Allocations that failed for want of memory.
     pub failures: u64,
+    /// What was said of the first of them. Not serialized; `None` of a model.
+    #[serde(skip)]
+    pub first_failure: Option<String>,
     /// The device calls made on the allocating thread, by operation. Their time is `driver_time_us`
     /// less the waits for the worker.
-    pub device_calls: CallAccount,
+    pub device_calls: C,
     /// The device calls that the worker made, by operation.
-    pub worker_device_calls: CallAccount,
+    pub worker_device_calls: C,
     /// Whether leases kept their bytes, where that was checked; left out elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<CheckResult>,
@@ -82,7 +87,7 @@ pub struct Sample {
     pub reserved_bytes: u64,
 }
 
-impl ReplayResult {
+impl<C> ReplayResult<C> {
     /// Peak reserved over peak requested; `None` for a program that requested nothing.
     #[must_use]
     pub fn reserved_ratio(&self) -> Option<f64> {

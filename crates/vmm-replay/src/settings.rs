@@ -8,26 +8,6 @@ use std::time::Duration;
 use vmm_core::CrossStream;
 use vmm_core::placement::{PlacementKind, UnknownPlacement};
 
-/// Which memory manager serves the trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Policy {
-    /// The pool of `vmm-core`.
-    #[default]
-    Vmm,
-    /// A heap over that pool: see [`vmm_core::Heap`].
-    Placed(Placed),
-}
-
-impl fmt::Display for Policy {
-    /// The policy's name in reports.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Vmm => f.write_str("vmm"),
-            Self::Placed(placed) => placed.fmt(f),
-        }
-    }
-}
-
 /// A placement, and the chunks that it gets.
 ///
 /// Its text form is `buddy`, or `buddy:chunk=1GiB`.
@@ -48,8 +28,7 @@ impl fmt::Display for Placed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.chunk {
             Self::DEFAULT_CHUNK => self.kind.fmt(f),
-            Amount::Bytes(bytes) => write!(f, "{}:chunk={bytes}", self.kind),
-            Amount::OfPeak(multiple) => write!(f, "{}:chunk={multiple}x", self.kind),
+            chunk => write!(f, "{}:chunk={chunk}", self.kind),
         }
     }
 }
@@ -106,8 +85,9 @@ pub enum Upkeep {
 /// How a trace is replayed.
 #[derive(Clone, Debug)]
 pub struct ReplaySettings {
-    /// The memory manager.
-    pub policy: Policy,
+    /// Where tensors lie: in blocks of a [heap](vmm_core::Heap) over the pool, or each in a lease of the
+    /// pool if there is none.
+    pub placement: Option<Placed>,
     /// What the pool must never exceed.
     pub limit: Option<Amount>,
     /// What the pool tries to stay under.
@@ -129,10 +109,10 @@ pub struct ReplaySettings {
 }
 
 impl Default for ReplaySettings {
-    /// No limit, no target, 5 ms of lag, an idle device, the pool's own way across streams, a worker.
+    /// Leases of the pool, no limit, no target, 5 ms of lag, an idle device, the pool's own way across streams, a worker.
     fn default() -> Self {
         Self {
-            policy: Policy::Vmm,
+            placement: None,
             limit: None,
             target: None,
             lag: Duration::from_millis(5),
@@ -151,9 +131,9 @@ mod tests {
 
     #[test]
     fn a_placement_and_its_chunks_are_read_and_written() {
-        for text in ["buddy", "first-fit:chunk=1048576", "tlsf:chunk=1.5x"] {
+        for text in ["buddy", "first-fit:chunk=1MiB", "tlsf:chunk=1.5x"] {
             let placed: Placed = text.parse().expect(text);
-            assert_eq!(Policy::Placed(placed).to_string(), text);
+            assert_eq!(placed.to_string(), text);
         }
         let placed: Placed = " slab : chunk=1MiB".parse().expect("spaces do not matter");
         assert_eq!((placed.kind, placed.chunk), (PlacementKind::Slab, Amount::Bytes(1 << 20)));

@@ -1,15 +1,12 @@
 //! Where a replay's tensors lie: in leases of the pool or of one of its private pools, or in blocks of a
 //! heap over one of these.
 
-use crate::settings::{Placed, Policy};
+use crate::settings::Placed;
 use vmm_core::device::AddrRange;
 use vmm_core::{
     AllocError, Heap, HeapLease, HeapOptions, Lease, Pool, PoolError, PrivatePool, Request,
     StreamId, VirtualMemoryDevice,
 };
-
-/// Every length of a heap is a multiple of this many bytes.
-const UNIT: u64 = 512;
 
 /// What serves allocations.
 pub(crate) enum Source<D: VirtualMemoryDevice + 'static> {
@@ -18,10 +15,10 @@ pub(crate) enum Source<D: VirtualMemoryDevice + 'static> {
     Heap(Heap<D>),
 }
 
-/// The policy of a replay, and what it needs to know to make sources.
+/// The placement of a replay, and what it takes to make sources.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sources {
-    pub(crate) policy: Policy,
+    pub(crate) placement: Option<Placed>,
     pub(crate) peak_requested: u64,
     pub(crate) granule: u64,
 }
@@ -33,9 +30,9 @@ impl Sources {
         pool: &Pool<D>,
     ) -> Result<Source<D>, PoolError> {
         let pool = pool.clone();
-        match self.policy {
-            Policy::Vmm => Ok(Source::Pool(pool)),
-            Policy::Placed(placed) => {
+        match self.placement {
+            None => Ok(Source::Pool(pool)),
+            Some(placed) => {
                 Heap::new(pool, self.options(placed), move || placed.kind.make()).map(Source::Heap)
             }
         }
@@ -47,9 +44,9 @@ impl Sources {
         pool: &Pool<D>,
     ) -> Result<Source<D>, PoolError> {
         let private = pool.private_pool()?;
-        match self.policy {
-            Policy::Vmm => Ok(Source::Private(private)),
-            Policy::Placed(placed) => {
+        match self.placement {
+            None => Ok(Source::Private(private)),
+            Some(placed) => {
                 let (options, make) = (self.options(placed), move || placed.kind.make());
                 Heap::in_private_pool(private, options, make).map(Source::Heap)
             }
@@ -60,7 +57,7 @@ impl Sources {
         let chunk_len = placed.chunk.resolve(self.peak_requested, self.granule);
         // An odd length is rounded as that of any lease.
         HeapOptions {
-            chunk_len: chunk_len.checked_next_multiple_of(UNIT).unwrap_or(chunk_len),
+            chunk_len: chunk_len.checked_next_multiple_of(HeapOptions::UNIT).unwrap_or(chunk_len),
             ..HeapOptions::default()
         }
     }

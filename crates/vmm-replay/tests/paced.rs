@@ -78,7 +78,7 @@ fn on_the_mocks_clock(trace: &DeviceTrace, settings: &ReplaySettings) -> ReplayR
     let device = device(LAG);
     let timeline = Arc::new(MockTimeline(Arc::clone(&device)));
     let result = replay(trace, settings, device, &timeline, &mut |_, _| {});
-    ReplayResult { host_ns_per_op: 0.0, ..result.expect("can be replayed") }
+    ReplayResult { host_ns_per_op: None, ..result.expect("can be replayed") }
 }
 
 fn on_a_paced_clock(trace: &DeviceTrace, settings: &ReplaySettings, nap_ns: u64) -> ReplayResult {
@@ -94,7 +94,7 @@ fn replayed(
     drop(device);
     assert!(mock.leftovers().is_empty(), "the pool left something on the device");
     assert_eq!(mock.violations(), [], "the pool did something illegal");
-    ReplayResult { host_ns_per_op: 0.0, ..result.expect("can be replayed") }
+    ReplayResult { host_ns_per_op: None, ..result.expect("can be replayed") }
 }
 
 /// Replays the trace with both clocks, and returns the figures, which are the same.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use vmm_core::{CrossStream, DeviceOp, VirtualMemoryDevice};
 use vmm_mock::{MockDevice, MockOptions};
 use vmm_replay::{
-    Amount, CallAccount, OpCalls, Policy, ReplayError, ReplayResult, ReplaySettings, Timeline,
-    Upkeep, replay,
+    Amount, CallAccount, OpCalls, ReplayError, ReplayResult, ReplaySettings, Timeline, Upkeep,
+    replay,
 };
 use vmm_trace::{Census, DeviceTrace, Event, EventKind, StartTensor};
 
@@ -102,8 +102,8 @@ fn a_replay_gives_the_same_figures_every_time() {
     let trace = busy_trace();
     for upkeep in [Upkeep::Worker, Upkeep::Inline, Upkeep::None] {
         let settings = ReplaySettings { upkeep, ..limit(80 * MIB) };
-        let once = ReplayResult { host_ns_per_op: 0.0, ..figures(&trace, &settings) };
-        let again = ReplayResult { host_ns_per_op: 0.0, ..figures(&trace, &settings) };
+        let once = ReplayResult { host_ns_per_op: None, ..figures(&trace, &settings) };
+        let again = ReplayResult { host_ns_per_op: None, ..figures(&trace, &settings) };
         assert_eq!(once, again, "{upkeep:?}");
     }
 }
@@ -121,23 +121,23 @@ fn one_pool_then_another(pool: u16, between: &[EventKind], next: u16) -> DeviceT
 }
 
 fn placed(text: &str) -> ReplaySettings {
-    let policy = Policy::Placed(text.parse().expect("a placement"));
-    ReplaySettings { policy, ..ReplaySettings::default() }
+    let placement = Some(text.parse().expect("a placement"));
+    ReplaySettings { placement, ..ReplaySettings::default() }
 }
 
 #[test]
 fn a_placement_serves_a_trace_from_chunks_of_the_pool() {
     let trace = busy_trace();
     let figures_of = |text: &str| {
-        let once = ReplayResult { host_ns_per_op: 0.0, ..figures(&trace, &placed(text)) };
-        let again = ReplayResult { host_ns_per_op: 0.0, ..figures(&trace, &placed(text)) };
+        let once = ReplayResult { host_ns_per_op: None, ..figures(&trace, &placed(text)) };
+        let again = ReplayResult { host_ns_per_op: None, ..figures(&trace, &placed(text)) };
         assert_eq!(once, again, "{text}");
         assert_eq!((once.policy.as_str(), once.failures), (text, 0));
         once
     };
     let best = figures_of("best-fit:chunk=2x");
     assert_eq!(best.peak_live_bytes, 2 * best.peak_requested_bytes, "one chunk serves all");
-    let first = figures_of("first-fit:chunk=16777216");
+    let first = figures_of("first-fit:chunk=16MiB");
     assert_eq!(first.peak_live_bytes % (16 * MIB), 0, "chunks are leases of the pool");
     let bump = figures_of("bump:chunk=2x");
     assert!(bump.peak_live_bytes > best.peak_live_bytes, "a bump arena reuses nothing in between");

@@ -94,7 +94,7 @@ impl AddressMap {
 fn ever_reserved(recorded: &Recorded<'_>) -> Vec<(u64, u64)> {
     let walk = recorded.walk();
     let mut ranges: Vec<(u64, u64)> =
-        walk.heap.areas().map(|(range, _)| (range.start, range.end)).collect();
+        walk.memory.areas().map(|(range, _)| (range.start, range.end)).collect();
     let events = recorded.trace.events.iter().filter_map(|event| match event.kind {
         EventKind::SegmentAlloc { len, .. } => Some(Some(len)),
         EventKind::SegmentFree { .. } => Some(None),
@@ -112,10 +112,10 @@ fn ever_reserved(recorded: &Recorded<'_>) -> Vec<(u64, u64)> {
 fn column(walk: &Walk<'_>, space: &Squeezed) -> [u8; ROWS] {
     let mut reserved = [0; ROWS];
     let mut free = [0; ROWS];
-    for (range, _) in walk.heap.areas() {
+    for (range, _) in walk.memory.areas() {
         spread(space, range.start, range.end, &mut reserved);
     }
-    for (range, _) in walk.heap.holes() {
+    for (range, _) in walk.memory.holes() {
         spread(space, range.start, range.end, &mut free);
     }
     std::array::from_fn(|row| match reserved[row] {

@@ -76,7 +76,7 @@ fn about_failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
         .into_iter()
         .filter(|&(_, budget)| budget <= capacity)
         .take(NAMED)
-        .map(|(row, budget)| format!("in {} under {}", bytes(budget), row.policy))
+        .map(|(row, budget)| format!("{} ({})", row.policy, bytes(budget)))
         .collect();
     let start = format!(
         "The failure is fragmentation: {} would have sufficed, and the process could have {}.",
@@ -84,8 +84,8 @@ fn about_failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
         bytes(capacity)
     );
     match (fitting.is_empty(), inspection.policies.is_empty()) {
-        (false, _) => format!("{start} The program runs {}.", fitting.join("; ")),
-        (true, false) => format!("{start} None of the policies below runs it in that."),
+        (false, _) => format!("{start} These would have avoided it: {}.", fitting.join("; ")),
+        (true, false) => format!("{start} None of the policies below runs the program in that."),
         (true, true) => start,
     }
 }
@@ -120,19 +120,19 @@ fn about_causes(inspection: &Inspection, advice: &mut Vec<String>) {
         let what = match (inspection.allocator, cause.key) {
             (Allocator::PyTorch, "too_small") if !expands(&inspection.settings) => {
                 "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, so that free memory of \
-                 neighbours joins; a pool that maps frames elsewhere loses none of it"
+                 neighbours joins; vmm maps it to where it is needed"
             }
             (Allocator::PyTorch, "too_small") => {
-                "expandable_segments is on and does not help here; a pool that maps frames \
-                 elsewhere loses none of it"
+                "expandable_segments is on and does not help here; vmm maps such memory to where it is \
+                 needed"
             }
             (Allocator::Vmm, "too_small") => {
                 "the pool moves idle frames when a request needs them: this costs device calls, \
                  not memory"
             }
             (_, "other_stream") => {
-                "use fewer streams, or allocate on the stream that frees; a pool that hands memory \
-                 from stream to stream needs no copy of it for each"
+                "use fewer streams, or allocate on the stream that frees; vmm lets one stream have what \
+                 another has released"
             }
             (_, "other_pool") if inspection.graph_pools > 0 => {
                 "let captured graphs share one pool (torch.cuda.graph_pool_handle), and group \

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::heap::Heap;
+use crate::memory::Memory;
 use crate::recorded::Request;
 
 /// Where the reserved bytes are, seen by one request: `reserved` is the sum of all others.
@@ -80,9 +80,9 @@ pub struct Cause {
 }
 
 impl Causes {
-    /// What the request finds in the heap.
-    pub(crate) fn of(heap: &Heap, request: &Request) -> Self {
-        let totals = heap.totals();
+    /// What the request finds in memory.
+    pub(crate) fn of(memory: &Memory, request: &Request) -> Self {
+        let totals = memory.totals();
         let mut causes = Self {
             reserved: totals.reserved,
             requested: totals.requested,
@@ -90,7 +90,7 @@ impl Causes {
             fenced: totals.fenced,
             ..Self::default()
         };
-        for (range, kind) in heap.holes() {
+        for (range, kind) in memory.holes() {
             let len = range.end - range.start;
             let cause = if (kind.pool, kind.is_small) != (request.kind.pool, request.kind.is_small)
             {
@@ -172,19 +172,19 @@ impl Causes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::heap::Kind;
+    use crate::memory::Kind;
 
     #[test]
     fn every_hole_has_one_cause() {
         let kind = |stream, pool, is_small| Kind { stream, pool, is_small };
-        let mut heap = Heap::default();
-        heap.grow(0..100, kind(0, 0, false), false);
-        heap.grow(1000..1030, kind(0, 0, false), false);
-        heap.grow(2000..2007, kind(1, 0, false), false);
-        heap.grow(3000..3005, kind(1, 1, false), false);
-        heap.grow(4000..4003, kind(0, 0, true), false);
+        let mut memory = Memory::default();
+        memory.grow(0..100, kind(0, 0, false), false);
+        memory.grow(1000..1030, kind(0, 0, false), false);
+        memory.grow(2000..2007, kind(1, 0, false), false);
+        memory.grow(3000..3005, kind(1, 1, false), false);
+        memory.grow(4000..4003, kind(0, 0, true), false);
         let request = Request { len: 50, kind: kind(0, 0, false), stack: None };
-        let causes = Causes::of(&heap, &request);
+        let causes = Causes::of(&memory, &request);
         assert_eq!(
             causes,
             Causes {

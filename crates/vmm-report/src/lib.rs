@@ -1,10 +1,10 @@
 //! Says where the memory of a recorded program went, and why.
 //!
-//! In reading order: `lengths` says how long blocks are, `heap` is the memory of the recorded
+//! In reading order: `lengths` says how long blocks are, `memory` is the memory of the recorded
 //! allocator at one moment, `recorded` leads it through a trace, `fragmentation` names what keeps free
 //! memory from a request, `timeline` has the curves, `moment` what was where and who held it, `owners`
-//! and `growth` who asked, `policies` what others would need, `advice` what to do, and [`Inspection`]
-//! all of it.
+//! and `growth` who asked, `policies` what others would need, `advice` what to do, [`Inspection`]
+//! all of it, and `sentences` how that is said.
 #![forbid(unsafe_code)]
 
 mod address_map;
@@ -12,15 +12,16 @@ mod advice;
 mod figures;
 mod fragmentation;
 mod growth;
-mod heap;
 mod html;
 mod inspection;
 mod lengths;
+mod memory;
 mod moment;
 mod owners;
 mod png;
 mod policies;
 mod recorded;
+mod sentences;
 mod state;
 mod svg;
 pub mod text;
@@ -30,9 +31,9 @@ pub use address_map::{AddressMap, FULL, ROWS};
 pub use figures::{Figure, Picture, figures};
 pub use fragmentation::{Cause, Causes, Level};
 pub use growth::{Growth, growths};
-pub use heap::{Block, Kind, Totals};
 pub use html::html;
 pub use inspection::{Inspection, OutOfMemory};
+pub use memory::{Block, Kind, Totals};
 pub use moment::{Moment, Wanted};
 pub use owners::{Names, Owner, size_class};
 pub use png::{PngError, png};

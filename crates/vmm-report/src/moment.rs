@@ -6,7 +6,7 @@ use serde::Serialize;
 use vmm_trace::EventKind;
 
 use crate::fragmentation::{Causes, Level};
-use crate::heap::Heap;
+use crate::memory::Memory;
 use crate::owners::{Names, Owner, owners};
 use crate::recorded::{Recorded, Request, Walk};
 use crate::timeline::{References, time_after};
@@ -74,24 +74,24 @@ impl Moment {
         walk: &Walk<'_>,
         count: usize,
     ) -> Self {
-        let heap = &walk.heap;
+        let memory = &walk.memory;
         let next = references
             .next_miss(count)
-            .or_else(|| last_that_fails(recorded, references, heap, count));
+            .or_else(|| last_that_fails(recorded, references, memory, count));
         let reference = references.after(count);
         let tensors =
-            heap.blocks().map(|(id, block)| (block.len, recorded.details.stacks[id as usize]));
-        let causes = Causes::of(heap, &reference);
+            memory.blocks().map(|(id, block)| (block.len, recorded.details.stacks[id as usize]));
+        let causes = Causes::of(memory, &reference);
         Self {
             events: count,
             time_us: time_after(recorded, count),
-            held_bytes: heap.totals().held,
+            held_bytes: memory.totals().held,
             causes,
             fragmentation: causes.share(),
             level: causes.level(),
             judged_by: Wanted::new(&reference, names),
-            largest_free_bytes: heap.longest_hole(|_| true),
-            largest_servable_bytes: heap.longest_hole(|kind| kind == reference.kind),
+            largest_free_bytes: memory.longest_hole(|_| true),
+            largest_servable_bytes: memory.longest_hole(|kind| kind == reference.kind),
             next: next.map(|request| Wanted::new(&request, names)),
             owners: owners(names, tensors),
         }
@@ -103,13 +103,13 @@ impl Moment {
 fn last_that_fails(
     recorded: &Recorded<'_>,
     references: &References,
-    heap: &Heap,
+    memory: &Memory,
     count: usize,
 ) -> Option<Request> {
     /// Looking at the whole past would only find what the program did at its start.
     const PAST: usize = 10_000;
     let mut longest = HashMap::new();
-    for (range, kind) in heap.holes() {
+    for (range, kind) in memory.holes() {
         let len = range.end - range.start;
         let most = longest.entry(kind).or_insert(len);
         *most = len.max(*most);

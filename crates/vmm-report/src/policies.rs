@@ -13,6 +13,9 @@ pub struct PolicyRow {
     /// Whether it is a model that nothing was held against.
     #[serde(skip)]
     pub is_unchecked: bool,
+    /// What is to be known of the figures, or why there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remark: Option<String>,
     /// Allocations that failed under it.
     pub failures: usize,
     /// The most that it reserved when nothing limited it.

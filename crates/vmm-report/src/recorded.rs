@@ -1,11 +1,11 @@
-//! Leads a heap through a trace.
+//! Leads memory through a trace.
 
 use std::collections::HashMap;
 
 use vmm_trace::{Block, BlockState, DetailedTrace, Details, DeviceTrace, Event, EventKind, Source};
 
-use crate::heap::{Heap, Kind};
 use crate::lengths::{Lengths, SMALL};
+use crate::memory::{Kind, Memory};
 
 /// Segments of `PyTorch` that serve small requests are this long, in bytes, and grow by this much.
 const SMALL_SEGMENT: u64 = 2 << 20;
@@ -103,7 +103,8 @@ impl<'a> Recorded<'a> {
     /// A walk that stands before the first event.
     #[must_use]
     pub(crate) fn walk(&self) -> Walk<'_> {
-        let mut walk = Walk { recorded: self, heap: Heap::default(), next: 0, segments_seen: 0 };
+        let mut walk =
+            Walk { recorded: self, memory: Memory::default(), next: 0, segments_seen: 0 };
         walk.fill_start();
         walk
     }
@@ -192,11 +193,11 @@ pub fn with_failures_served(recorded: &Recorded<'_>) -> DeviceTrace {
     trace
 }
 
-/// A heap that follows a trace event by event.
+/// Memory that follows a trace event by event.
 #[derive(Debug)]
 pub(crate) struct Walk<'a> {
     recorded: &'a Recorded<'a>,
-    pub(crate) heap: Heap,
+    pub(crate) memory: Memory,
     /// Index of the next event.
     next: usize,
     segments_seen: usize,
@@ -217,19 +218,19 @@ impl Walk<'_> {
             EventKind::Alloc { id, len, .. } => {
                 let address = self.recorded.details.addresses[id as usize];
                 let known = self.recorded.kept.get(&id).map(|block| block.size);
-                self.heap.place(id, address, len, known);
+                self.memory.place(id, address, len, known);
             }
-            EventKind::FreeRequested { id } => self.heap.request_free(id),
-            EventKind::FreeCompleted { id } => self.heap.complete_free(id),
+            EventKind::FreeRequested { id } => self.memory.request_free(id),
+            EventKind::FreeCompleted { id } => self.memory.complete_free(id),
             EventKind::SegmentAlloc { len, .. } | EventKind::SegmentFree { len, .. } => {
                 let place = self.recorded.details.segments[self.segments_seen];
                 self.segments_seen += 1;
                 let range = place.address..place.address.saturating_add(len);
                 if matches!(event.kind, EventKind::SegmentAlloc { .. }) {
                     let kind = self.segment_kind(len, place);
-                    self.heap.grow(range, kind, place.is_mapping);
+                    self.memory.grow(range, kind, place.is_mapping);
                 } else {
-                    self.heap.shrink(range);
+                    self.memory.shrink(range);
                 }
             }
             EventKind::Oom { .. } | EventKind::Snapshot | EventKind::Annotate => {}
@@ -260,7 +261,7 @@ impl Walk<'_> {
     /// came and went.
     fn fill_start(&mut self) {
         let Recorded { trace, details, .. } = self.recorded;
-        let mut back = Heap::new(self.recorded.lengths.clone());
+        let mut back = Memory::new(self.recorded.lengths.clone());
         for segment in &trace.end_segments {
             let kind = self.recorded.kind(segment.stream, segment.pool, segment.is_small);
             let range = segment.address..segment.address + segment.total_size;
@@ -280,15 +281,15 @@ impl Walk<'_> {
                 back.grow(range, self.segment_kind(len, place), place.is_mapping);
             }
         }
-        self.heap = back;
+        self.memory = back;
         for tensor in &trace.start_live {
             let address = details.addresses[tensor.id as usize];
             let kept = self.recorded.kept.get(&tensor.id);
             let rounded = self.recorded.lengths.rounded(tensor.len);
             let size = kept.map_or(rounded, |block| block.size);
-            self.heap.place(tensor.id, address, tensor.len, Some(size));
+            self.memory.place(tensor.id, address, tensor.len, Some(size));
             if kept.is_some_and(|block| block.is_fenced) {
-                self.heap.request_free(tensor.id);
+                self.memory.request_free(tensor.id);
             }
         }
     }

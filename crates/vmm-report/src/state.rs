@@ -1,6 +1,6 @@
 //! What lay where at one moment: every tensor and every hole.
 
-use crate::heap::Block;
+use crate::memory::Block;
 use crate::owners::{Names, size_class};
 use crate::recorded::Recorded;
 
@@ -64,14 +64,14 @@ impl State {
     pub fn new(recorded: &Recorded<'_>, names: &Names, count: usize) -> Self {
         let mut walk = recorded.walk();
         walk.advance_to(count);
-        let heap = &walk.heap;
+        let memory = &walk.memory;
         let mut state = Self {
             events: count,
             time_us: crate::timeline::time_after(recorded, count),
             ..Self::default()
         };
         let mut starts = Vec::new();
-        for (range, _) in heap.areas() {
+        for (range, _) in memory.areas() {
             starts.push((range.start, state.len));
             state.segments.push(state.len);
             state.len += range.end - range.start;
@@ -81,7 +81,7 @@ impl State {
             let (start, at) = starts[after.checked_sub(1)?];
             Some(at + (address - start))
         };
-        for (range, kind) in heap.holes() {
+        for (range, kind) in memory.holes() {
             let Some(offset) = offset(range.start) else { continue };
             let content = Content::Hole { stream: kind.stream };
             let size = range.end - range.start;
@@ -89,7 +89,7 @@ impl State {
         }
         let mut numbers = std::collections::HashMap::new();
         let mut tensors: Vec<(u32, &Block)> =
-            heap.blocks().filter(|(_, block)| !block.is_outside).collect();
+            memory.blocks().filter(|(_, block)| !block.is_outside).collect();
         tensors.sort_by_key(|(_, block)| block.address);
         for (id, block) in tensors {
             let Some(offset) = offset(block.address) else { continue };

@@ -94,9 +94,9 @@ impl Timeline {
             timeline.samples.push(Sample {
                 time_us: time_after(recorded, count),
                 events: count,
-                causes: Causes::of(&walk.heap, &request),
+                causes: Causes::of(&walk.memory, &request),
                 judged_by: request.len,
-                servable: walk.heap.longest_hole(|kind| kind == request.kind),
+                servable: walk.memory.longest_hole(|kind| kind == request.kind),
                 next: requests.next_miss(count).map(|request| request.len),
             });
         }
@@ -114,12 +114,12 @@ impl Timeline {
             |index: usize| (index / per_part, recorded.trace.events[index].time_us / us_per_part);
         let mut walk = recorded.walk();
         let mut timeline = Self::default();
-        let start = walk.heap.totals();
+        let start = walk.memory.totals();
         let (mut most_held, mut most_reserved) = (start.held, start.reserved);
         let mut picked: Vec<usize> = vec![0];
         let (mut most_waste, mut last) = (None, None);
         while let Some(index) = walk.step() {
-            let totals = walk.heap.totals();
+            let totals = walk.memory.totals();
             let live = totals.requested + totals.rounding + totals.fenced;
             match timeline.stretches.last_mut() {
                 Some(stretch)

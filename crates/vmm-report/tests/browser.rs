@@ -100,7 +100,7 @@ fn the_page_works_and_its_figures_are_as_they_were() {
     for (kind, part) in [
         ("memory", "asked for: "),
         ("causes", "in use: "),
-        ("causes", "largest like it that can be served: "),
+        ("causes", "largest block that could be served: "),
         ("map", "0x"),
         ("peak", "at 0x"),
     ] {

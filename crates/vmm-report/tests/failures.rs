@@ -125,7 +125,7 @@ fn a_failure_is_explained() {
     assert_eq!(found.settings, [("release_lock_on_cudamalloc".into(), "True".into())]);
     let first = &found.advice[0];
     assert!(first.contains("1.46 GiB would have sufficed"), "{first}");
-    assert!(first.contains("The program runs in 1.50 GiB under a good one."), "{first}");
+    assert!(first.contains("These would have avoided it: a good one (1.50 GiB)."), "{first}");
     assert!(found.advice[1].contains("expandable_segments:True"), "{:?}", found.advice);
 }
 

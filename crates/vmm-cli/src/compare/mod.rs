@@ -1,25 +1,18 @@
 //! `vmm compare`.
 
-mod outcome;
 mod parallel;
-mod policy;
 mod show;
 
-pub use policy::{ComparedPolicy, Manager};
-
-use crate::device::replay_on_mock;
 use crate::exit::Exit;
 use crate::inputs::trace_files;
 use crate::options::CompareOptions;
+use crate::outcome::{Ask, Outcome};
+use crate::policy::{Manager, PolicyOption};
 use crate::progress::Progress;
-use crate::replay::advice;
+use crate::recordings::bad_input;
 use crate::terminal::Terminal;
-use outcome::Outcome;
 use parallel::{all_cores, in_parallel};
 use std::path::PathBuf;
-use vmm_mock::CostModel;
-use vmm_models::{Costs, RunSettings};
-use vmm_replay::{Amount, Policy, ReplaySettings, if_it_works, smallest_multiple};
 use vmm_trace::{DeviceTrace, Trace, read_file};
 
 /// How many times longer a replay on the pool takes than a run of a model, roughly; only the order of
@@ -30,7 +23,7 @@ const POOL_WEIGHT: u64 = 6;
 pub(crate) fn run(options: &CompareOptions, terminal: Terminal) -> Exit {
     let mut policies = Vec::new();
     let named = match options.policies.as_slice() {
-        [] => ComparedPolicy::defaults(),
+        [] => PolicyOption::compared(),
         named => named.to_vec(),
     };
     for policy in named {
@@ -67,7 +60,7 @@ pub(crate) fn run(options: &CompareOptions, terminal: Terminal) -> Exit {
 
 struct Comparison<'a> {
     options: &'a CompareOptions,
-    policies: Vec<ComparedPolicy>,
+    policies: Vec<PolicyOption>,
     shows_progress: bool,
 }
 
@@ -122,7 +115,7 @@ impl Comparison<'_> {
         let recordings = recordings(traces);
         let mut tasks = Vec::new();
         for (recording, Recording { trace, .. }) in recordings.iter().enumerate() {
-            for (policy, ComparedPolicy { manager, .. }) in self.policies.iter().enumerate() {
+            for (policy, PolicyOption { manager, .. }) in self.policies.iter().enumerate() {
                 let factor = if matches!(manager, Manager::Pool { .. }) { POOL_WEIGHT } else { 1 };
                 let weight = factor * (trace.events.len() as u64 + 1);
                 tasks.push(Task { recording, policy, weight });
@@ -156,82 +149,16 @@ impl Comparison<'_> {
         self.options.jobs.unwrap_or_else(all_cores)
     }
 
-    fn one(&self, recording: &Recording<'_>, policy: &ComparedPolicy) -> Result<Outcome, String> {
-        let outcome = match policy.manager {
-            Manager::Pool { policy: served, target } => {
-                self.pool(recording.trace, policy.limit, served, target)
-            }
-            Manager::Model(model) => self.model(recording.trace, policy.limit, model),
+    fn one(&self, recording: &Recording<'_>, policy: &PolicyOption) -> Result<Outcome, String> {
+        let ask = Ask {
+            lag: self.options.lag,
+            with_budget: !self.options.no_budget,
+            curve_samples: None,
         };
-        match outcome {
-            Ok((outcome, budget)) => {
-                Ok(outcome.named(&recording.name, &policy.to_string(), budget))
-            }
+        match Outcome::measure(recording.trace, policy, &ask, &mut |_, _| ()) {
+            Ok(outcome) => Ok(outcome.named(&recording.name, &policy.to_string())),
             Err(line) => Err(format!("{}, {policy}: {line}", recording.name)),
         }
-    }
-
-    fn pool(
-        &self,
-        trace: &DeviceTrace,
-        limit: Option<Amount>,
-        policy: Policy,
-        target: Option<Amount>,
-    ) -> Result<(Outcome, Option<u64>), String> {
-        let lag = self.options.lag;
-        let settings = ReplaySettings { policy, limit, target, lag, ..ReplaySettings::default() };
-        let replay = |settings: &ReplaySettings| {
-            replay_on_mock(trace, settings, &CostModel::h200(), false, &mut |_, _| ())
-        };
-        let result = replay(&settings).map_err(|error| advice(&error))?;
-        let found = self.search(limit, |multiple| {
-            let settings = ReplaySettings {
-                limit: Some(Amount::OfPeak(multiple)),
-                stop_at_failure: true,
-                ..settings.clone()
-            };
-            let works = if_it_works(replay(&settings)).map_err(|error| advice(&error))?;
-            Ok(works.and_then(|result| result.limit_bytes))
-        })?;
-        Ok((Outcome::of_pool(result), found))
-    }
-
-    fn model(
-        &self,
-        trace: &DeviceTrace,
-        limit: Option<Amount>,
-        policy: vmm_models::Policy,
-    ) -> Result<(Outcome, Option<u64>), String> {
-        let costs = Costs::h200().with_lag(self.options.lag);
-        let settings = RunSettings { limit, costs, ..RunSettings::default() };
-        let run = |settings: &RunSettings| {
-            vmm_models::run(trace, &policy, settings, &mut |_, _| ()).map_err(|e| e.to_string())
-        };
-        let result = run(&settings)?;
-        let found = self.search(limit, |multiple| {
-            let settings = RunSettings {
-                limit: Some(Amount::OfPeak(multiple)),
-                stop_at_failure: true,
-                ..settings.clone()
-            };
-            let result = run(&settings)?;
-            Ok((result.failures == 0).then_some(result.limit_bytes).flatten())
-        })?;
-        let mixes_pools = trace.pools.len() > 1 && !policy.keeps_pools_apart();
-        Ok((Outcome::of_model(result, policy.fidelity(), mixes_pools), found))
-    }
-
-    /// The smallest limit in bytes that works, where it is asked for: not under a limit of its own.
-    /// `works` gives the bytes of a multiple that does.
-    fn search(
-        &self,
-        limit: Option<Amount>,
-        works: impl FnMut(f64) -> Result<Option<u64>, String>,
-    ) -> Result<Option<u64>, String> {
-        if self.options.no_budget || limit.is_some() {
-            return Ok(None);
-        }
-        smallest_multiple(works)
     }
 }
 
@@ -250,9 +177,4 @@ fn recordings(traces: &[Trace]) -> Vec<Recording<'_>> {
         }
     }
     recordings
-}
-
-fn bad_input(line: &str) -> Exit {
-    eprintln!("error: {line}");
-    Exit::BadInput
 }

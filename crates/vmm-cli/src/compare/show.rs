@@ -1,8 +1,8 @@
 //! Outcomes as a table, as Markdown, as comma-separated values and as JSON.
 
-use super::outcome::Outcome;
 use crate::figures::{geometric_mean, mib, milliseconds, percent, ratio};
 use crate::options::SortOption;
+use crate::outcome::Outcome;
 use crate::table::{Cell, Table};
 use std::cmp::Ordering;
 use std::fmt::Write as _;

@@ -4,7 +4,7 @@ use crate::table::{Cell, Table};
 use anstyle::{AnsiColor, Style};
 use std::fmt::Write as _;
 use vmm_report::text::{bytes, count, percent, time};
-use vmm_report::{Allocator, Inspection, Level, Moment, OutOfMemory, PolicyRow, Wanted};
+use vmm_report::{Allocator, Causes, Inspection, Level, Moment, OutOfMemory, PolicyRow};
 
 /// Rows of a list; what comes after these is summed up.
 const MOST_ROWS: usize = 12;
@@ -63,38 +63,10 @@ pub(crate) fn overview(inspections: &[Inspection], coloured: bool) -> String {
         ]);
     }
     page.table(&table);
+    if inspections.iter().any(|inspection| !inspection.policies.is_empty()) {
+        page.line("smallest budget: unchecked models count only where there is nothing else");
+    }
     page.text
-}
-
-/// What one out-of-memory event says, in a sentence.
-fn failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
-    let moment = &oom.moment;
-    let asker = oom.wanted.owner.as_ref().map_or_else(String::new, |o| format!(" by {o}"));
-    let mut line =
-        format!("at {} {} were asked for", time(moment.time_us), bytes(oom.wanted.bytes));
-    if inspection.streams > 1 {
-        let _ = write!(line, " on stream {}", oom.wanted.stream);
-    }
-    line.push_str(&asker);
-    if inspection.allocator == Allocator::Unknown {
-        let _ = write!(line, ", while the program held {}", bytes(moment.held_bytes));
-        return line + "; the log does not say what was free";
-    }
-    let _ = write!(
-        line,
-        ", {} free at the driver, {} cached in holes of at most {}; {} of {} reserved were in use",
-        bytes(oom.device_free_bytes),
-        bytes(moment.causes.free()),
-        bytes(moment.largest_free_bytes),
-        bytes(moment.held_bytes),
-        bytes(moment.causes.reserved),
-    );
-    line
-}
-
-fn request(wanted: &Wanted) -> String {
-    let asker = wanted.owner.as_ref().map_or_else(String::new, |owner| format!(" by {owner}"));
-    format!("{} on stream {}{asker}", bytes(wanted.bytes), wanted.stream)
 }
 
 struct Page {
@@ -160,9 +132,9 @@ impl Page {
         let (needed, when) =
             (bytes(inspection.peak_requested_bytes), time(inspection.peak.time_us));
         let mut needed = format!("needed {needed} at {when}");
-        if inspection.peak_with_graphs_bytes > inspection.peak_requested_bytes {
-            let with = bytes(inspection.peak_with_graphs_bytes);
-            let _ = write!(needed, " ({with} with what pools of captured graphs keep)");
+        let more = inspection.needed_too();
+        if !more.is_empty() {
+            let _ = write!(needed, " ({})", more.join(", "));
         }
         match inspection.peak_reserved_bytes {
             None => self.line(&needed),
@@ -182,9 +154,9 @@ impl Page {
     fn out_of_memory(&mut self, inspection: &Inspection, oom: &OutOfMemory) {
         let title = self.styled("out of memory", AnsiColor::Red.on_default().bold());
         let _ = writeln!(self.text, "\n{title}");
-        self.line(&failure(inspection, oom));
+        self.line(&oom.sentence(inspection));
         if inspection.allocator != Allocator::Unknown {
-            self.causes(&oom.moment);
+            self.causes(&oom.moment.causes);
         }
     }
 
@@ -223,7 +195,9 @@ impl Page {
         let end = &inspection.end;
         // After a program has let go of everything, all memory is free and its state says little.
         let end_counts = end.held_bytes >= end.causes.reserved / 4;
-        if end_counts {
+        // Many a program ends where it has failed.
+        let is_told = inspection.ooms.iter().any(|oom| oom.moment.causes == end.causes);
+        if end_counts && !is_told {
             moments.push(("at the end", end));
         }
         for (when, moment) in moments {
@@ -233,7 +207,8 @@ impl Page {
             self.heading(&format!("fragmentation {when} ({}): ", time(moment.time_us)));
             self.text.truncate(self.text.trim_end().len());
             let _ = writeln!(self.text, " {word}, {share}");
-            self.causes(moment);
+            self.causes(&moment.causes);
+            moment.outlook().iter().for_each(|line| self.line(line));
         }
         if !end_counts {
             self.line(&format!(
@@ -253,8 +228,7 @@ impl Page {
         self.styled(level.name(), colour.on_default().bold())
     }
 
-    fn causes(&mut self, moment: &Moment) {
-        let causes = &moment.causes;
+    fn causes(&mut self, causes: &Causes) {
         let mut table = Table::default();
         let rows = [("in use, as asked for", causes.requested)]
             .into_iter()
@@ -269,21 +243,6 @@ impl Page {
         }
         table.push(vec![Cell::heading("reserved"), bytes(causes.reserved).into()]);
         self.table(&table);
-        let mut line = format!(
-            "judged by a request of {}; the largest like it that free memory can serve: {}",
-            request(&moment.judged_by),
-            bytes(moment.largest_servable_bytes)
-        );
-        match &moment.next {
-            None => line.push_str("; what the program asked for lately would all be served"),
-            Some(next) if *next == moment.judged_by => {
-                line.push_str("; it is the next to find no room");
-            }
-            Some(next) => {
-                let _ = write!(line, "; the next to find no room: {}", request(next));
-            }
-        }
-        self.line(&line);
     }
 
     fn growths(&mut self, inspection: &Inspection) {
@@ -335,6 +294,11 @@ impl Page {
             ]);
         }
         self.table(&table);
+        for row in rows {
+            if let Some(remark) = &row.remark {
+                self.line(&format!("{}: {remark}", row.policy));
+            }
+        }
     }
 
     fn settings(&mut self, inspection: &Inspection) {

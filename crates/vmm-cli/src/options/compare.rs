@@ -1,7 +1,7 @@
 //! The command line of `vmm compare`.
 
 use super::parse_duration;
-use crate::compare::ComparedPolicy;
+use crate::policy::PolicyOption;
 use clap::{Args, ValueEnum, ValueHint};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ pub struct CompareOptions {
 
     /// What to compare, with settings: native,vmm:limit=1.03x [default: a dozen]
     #[arg(long = "policy", value_name = "POLICY,...", value_delimiter = ',')]
-    pub policies: Vec<ComparedPolicy>,
+    pub policies: Vec<PolicyOption>,
 
     /// Do not search the smallest limit of each policy, which takes most of the time
     #[arg(long)]

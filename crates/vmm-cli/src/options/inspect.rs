@@ -1,7 +1,7 @@
 //! Options of `vmm inspect`.
 
-use clap::{Args, ValueHint};
-use std::path::PathBuf;
+use super::RecordingOptions;
+use clap::Args;
 
 pub(super) const HELP: &str = "\
 For each device of each file:
@@ -12,18 +12,22 @@ For each device of each file:
                  request that made the allocator take more; memory that this request could
                  have is cached beyond need and not counted. low below 0.1 of what is
                  reserved, medium below 0.3, high below 0.6, severe above
+  next to fail   the request that would fail next if the device gave nothing more, and the largest
+                 block that such a request could still have
   grows          tensors of one origin of which more stay with every part of the recording
   out of memory  what was asked for, and what was in the way
-  policies       what the recorded allocator had, and for this pool, on a mock device with the
-                 costs of an H200, and models of PyTorch's allocator the most that they
+  policies       what the recorded allocator had, and for this pool (vmm), on a mock device with
+                 the costs of an H200, and models of other allocators the most that they
                  reserve and the smallest budget in which they serve every request, also
-                 those that failed; 'vmm compare' says how far models are to be believed
+                 those that failed; 'vmm compare' says how far models are to be believed, and
+                 its help which there are
 
 Examples:
   vmm inspect oom.pickle                       after a failure
   vmm inspect rank0.pickle rank1.pickle        one after the other
   vmm inspect run.pickle.gz --json             for programs
   vmm inspect run.pickle.gz --no-replay        faster, without the policies
+  vmm inspect run.pickle.gz --policy vmm:limit=80GiB,expandable
 
 A trace with stacks: torch.cuda.memory._record_memory_history() before the work starts, and
 torch.cuda.memory._dump_snapshot(\"run.pickle\") when it has failed. RMM's logs and this
@@ -32,19 +36,11 @@ pool's own snapshots work too.";
 /// Options of `vmm inspect`.
 #[derive(Debug, Args)]
 pub struct InspectOptions {
-    /// Snapshots or logs, or folders of them (*.pickle, *.pickle.gz, *.csv)
-    #[arg(required = true, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath)]
-    pub inputs: Vec<PathBuf>,
-
-    /// Do not replay the trace: faster, but without the budgets of other policies
-    #[arg(long)]
-    pub no_replay: bool,
+    /// What is looked at.
+    #[command(flatten)]
+    pub recordings: RecordingOptions,
 
     /// Print one JSON array with an object for each file and device
     #[arg(long)]
     pub json: bool,
-
-    /// Show no progress; it is only shown on a terminal anyway
-    #[arg(long)]
-    pub no_progress: bool,
 }

@@ -1,28 +1,30 @@
 //! Options of `vmm report`.
 
+use super::RecordingOptions;
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use vmm_replay::Amount;
 
 pub(super) const HELP: &str = "\
 The report is one HTML file that needs no network: memory over time, fragmentation by cause,
-addresses over time, what lay where at the peak, what this pool and PyTorch's settings would
-need, device calls, and all that 'vmm inspect' says. Several files, such as the ranks of one job, stand side by
-side in one report.
+addresses over time, what lay where at the peak, what this pool (vmm) and PyTorch's settings
+would need, device calls, and all that 'vmm inspect' says. Several files, such as the ranks of
+one job, stand side by side in one report. 'vmm compare --help' lists the policies.
 
 Examples:
   vmm report run.pickle.gz -o run.html
   vmm report rank*.pickle -o job.html          all ranks in one report
   vmm report run.pickle.gz -o run.html --limit 80GiB
+  vmm report run.pickle.gz -o run.html --policy vmm,best-fit,rmm-pool
   vmm report run.pickle.gz --figures out       each figure as a file, SVG and PNG
   vmm report run.pickle.gz --figures out --format svg";
 
 /// Options of `vmm report`.
 #[derive(Debug, Args)]
 pub struct ReportOptions {
-    /// Snapshots or logs, or folders of them (*.pickle, *.pickle.gz, *.csv)
-    #[arg(required = true, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath)]
-    pub inputs: Vec<PathBuf>,
+    /// What is drawn.
+    #[command(flatten)]
+    pub recordings: RecordingOptions,
 
     /// Where to write the report
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath,
@@ -41,14 +43,6 @@ pub struct ReportOptions {
     /// process could have when an allocation failed]
     #[arg(long, value_name = "AMOUNT")]
     pub limit: Option<Amount>,
-
-    /// Do not replay the trace: faster, but without the memory and calls of policies
-    #[arg(long)]
-    pub no_replay: bool,
-
-    /// Show no progress; it is only shown on a terminal anyway
-    #[arg(long)]
-    pub no_progress: bool,
 }
 
 /// Settings of `--format`.

@@ -20,9 +20,11 @@
 //!
 //! No lock of a heap is held while the pool looks for memory, which may take long and call back.
 
+mod all;
 mod home;
 mod lease;
 
+pub(crate) use all::Heaps;
 pub use lease::HeapLease;
 
 use crate::arena::{DomainId, GENERAL};
@@ -35,22 +37,28 @@ use crate::placement::{ChunkShape, Figures, Placement};
 use crate::pool::{Pool, Request};
 use crate::private::PrivatePool;
 use crate::units::StreamId;
+use all::KnowsStreams;
 use home::Home;
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// How a heap behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapOptions {
-    /// Bytes of each chunk, a multiple of 512. What needs more gets a lease of its own. Default: 64 MiB.
+    /// Bytes of each chunk, a multiple of [`Self::UNIT`]. What needs more gets a lease of its own. Default: 64 MiB.
     pub chunk_len: u64,
     /// How many chunks without blocks each stream keeps. Default: 1.
     pub kept_chunks: usize,
     /// Who chunks are accounted to. Leases of their own are accounted to whom the request says. Default:
     /// nobody in particular.
     pub owner: Owner,
+}
+
+impl HeapOptions {
+    /// Every length of a chunk is a multiple of this many bytes.
+    pub const UNIT: u64 = UNIT;
 }
 
 impl Default for HeapOptions {
@@ -63,7 +71,7 @@ impl Default for HeapOptions {
 /// to the pool with its last block.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use std::sync::{Arc, Weak};
 /// # use vmm_core::{Heap, HeapOptions, Owner, Pool, PoolOptions, StreamId, VirtualMemoryDevice};
 /// use vmm_core::placement::PlacementKind;
 /// # fn example<D: VirtualMemoryDevice + 'static>(device: Arc<D>, stream: StreamId) -> Result<(), Box<dyn std::error::Error>> {
@@ -133,6 +141,15 @@ impl<D: VirtualMemoryDevice + 'static> Drop for Inner<D> {
     }
 }
 
+impl<D: VirtualMemoryDevice + 'static> KnowsStreams for Inner<D> {
+    fn forget(&self, stream: StreamId) {
+        let home = self.homes.write().remove(&stream);
+        if let Some(home) = home {
+            home.close();
+        }
+    }
+}
+
 impl<D: VirtualMemoryDevice + 'static> Heap<D> {
     /// A heap over a pool, without chunks. `make` gives each stream its placement.
     ///
@@ -178,7 +195,10 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
             ));
         }
         let homes = RwLock::new(HashMap::new());
-        Ok(Self { inner: Arc::new(Inner { source, options, make, homes }) })
+        let inner = Arc::new(Inner { source, options, make, homes });
+        let weak: Weak<dyn KnowsStreams> = Arc::downgrade(&inner) as _;
+        inner.source.pool.shared().heaps.add(weak);
+        Ok(Self { inner })
     }
 
     /// The pool below.
@@ -318,20 +338,6 @@ impl<D: VirtualMemoryDevice + 'static> Heap<D> {
     pub fn trim(&self) -> DeviceResult<u64> {
         let homes: Vec<Arc<Home<D>>> = self.inner.homes.read().values().cloned().collect();
         homes.iter().map(|home| home.trim()).sum()
-    }
-
-    /// To be called before a stream is destroyed, in place of [`Pool::forget_stream`], which it calls.
-    /// Blocks of the stream may outlive it.
-    ///
-    /// # Errors
-    /// As [`Pool::forget_stream`]; the stream is not forgotten then.
-    pub fn forget_stream(&self, stream: StreamId) -> Result<(), PoolError> {
-        self.pool().forget_stream(stream)?;
-        let home = self.inner.homes.write().remove(&stream);
-        if let Some(home) = home {
-            home.close();
-        }
-        Ok(())
     }
 
     /// The sums of the figures of all streams, leases of their own left out; of `largest`, the most.

@@ -11,8 +11,8 @@
 //! and that a growth which fails is tried again with half the length: here nothing but the limit fails.
 
 use crate::driver::{Call, Driver};
-use crate::heap::Heap;
 use crate::model::{BlockId, Model, Release, Request};
+use crate::pieces::Pieces;
 use crate::run::GRANULE;
 
 /// What lengths are rounded up to.
@@ -21,7 +21,7 @@ const ROUND: u64 = 256;
 /// The model.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    heap: Heap,
+    pieces: Pieces,
     /// The length to begin with, until it was taken.
     initial: u64,
 }
@@ -29,22 +29,22 @@ pub(crate) struct Pool {
 impl Pool {
     /// A pool that begins with so many bytes.
     pub(crate) fn new(initial: u64) -> Self {
-        Self { heap: Heap::default(), initial }
+        Self { pieces: Pieces::default(), initial }
     }
 
     /// A block of another stream that fits: of each stream the best fit, the first stream that has one.
     fn of_others(&self, stream: u16, len: u64) -> Option<u64> {
-        let mut others = self.heap.streams().filter(|&other| other != stream);
-        others.find_map(|other| self.heap.best_fit(other, len))
+        let mut others = self.pieces.streams().filter(|&other| other != stream);
+        others.find_map(|other| self.pieces.best_fit(other, len))
     }
 
     /// Makes other streams' free blocks this stream's own, one stream after the other, until one fits.
     fn merge_others(&mut self, driver: &mut Driver, stream: u16, len: u64) -> Option<u64> {
-        let others: Vec<u16> = self.heap.streams().filter(|&other| other != stream).collect();
+        let others: Vec<u16> = self.pieces.streams().filter(|&other| other != stream).collect();
         for other in others {
             driver.charge(Call::StreamWait, 0);
-            self.heap.hand_over(other, stream);
-            if let Some(addr) = self.heap.best_fit(stream, len) {
+            self.pieces.hand_over(other, stream);
+            if let Some(addr) = self.pieces.best_fit(stream, len) {
                 return Some(addr);
             }
         }
@@ -58,8 +58,8 @@ impl Pool {
         };
         let step = (step / GRANULE * GRANULE).max(len.next_multiple_of(GRANULE));
         let addr = driver.malloc(step)?;
-        self.heap.add(addr, step, stream, false);
-        self.heap.best_fit(stream, len)
+        self.pieces.add(addr, step, stream, false);
+        self.pieces.best_fit(stream, len)
     }
 }
 
@@ -69,10 +69,10 @@ impl Model for Pool {
         if self.initial > 0 {
             let initial = self.initial.next_multiple_of(GRANULE);
             let addr = driver.malloc(initial)?;
-            self.heap.add(addr, initial, stream, false);
+            self.pieces.add(addr, initial, stream, false);
             self.initial = 0;
         }
-        let addr = if let Some(addr) = self.heap.best_fit(stream, len) {
+        let addr = if let Some(addr) = self.pieces.best_fit(stream, len) {
             addr
         } else if let Some(addr) = self.of_others(stream, len) {
             driver.charge(Call::StreamWait, 0);
@@ -82,14 +82,14 @@ impl Model for Pool {
         } else {
             self.grow(driver, stream, len)?
         };
-        self.heap.take(addr, len, stream);
+        self.pieces.take(addr, len, stream);
         Some(addr)
     }
 
     fn release(&mut self, driver: &mut Driver, Release { block, .. }: Release) {
         driver.charge(Call::Record, 0);
-        let stream = self.heap.stream(block);
-        self.heap.release(block, stream, 0);
+        let stream = self.pieces.stream(block);
+        self.pieces.release(block, stream, 0);
     }
 
     /// The pool has no such call.
@@ -100,6 +100,6 @@ impl Model for Pool {
     }
 
     fn range(&self, block: BlockId) -> (u64, u64) {
-        (block, self.heap.len(block))
+        (block, self.pieces.len(block))
     }
 }

@@ -1,6 +1,6 @@
 //! Figures of one moment, and of sums.
 
-use super::scale::{WIDTH, legend};
+use super::scale::{WIDTH, fitted, legend, legend_height};
 use super::{Figure, Picture};
 use crate::state::Content;
 use crate::svg::{Anchor, Svg};
@@ -8,7 +8,7 @@ use crate::text::{bytes, count as counted, time};
 
 /// Rows of the state at the peak.
 const STATE_ROWS: u64 = 24;
-/// Colours for owners; more owners than these share them.
+/// Owners with a colour of their own, the largest ones; all others share one.
 pub(crate) const OWNER_COLOURS: usize = 8;
 const LEFT: f64 = 12.0;
 
@@ -21,7 +21,20 @@ pub(super) fn state(picture: &Picture) -> Option<Figure> {
     }
     let title = format!("{}: at the peak, {}", picture.inspection.name, time(state.time_us));
     let row_len = state.len.div_ceil(STATE_ROWS).max(1);
-    let (row_height, top) = (14.0, 52.0);
+    let classes: Vec<String> = (0..=OWNER_COLOURS).map(|colour| format!("o{colour}")).collect();
+    let owners = state.owners.iter().take(OWNER_COLOURS).map(|owner| fitted(owner, 280.0));
+    let mut owners: Vec<String> = owners.collect();
+    if state.owners.len() > OWNER_COLOURS {
+        owners.push(format!("{} smaller owners", state.owners.len() - OWNER_COLOURS));
+    }
+    let mut names: Vec<(&str, &str)> =
+        classes.iter().zip(&owners).map(|(class, owner)| (&**class, &**owner)).collect();
+    names.push(("hole", "free"));
+    let is_fenced = |content: &Content| matches!(content, Content::Tensor { is_fenced: true, .. });
+    if state.pieces.iter().any(|piece| is_fenced(&piece.content)) {
+        names.push(("c-fenced", "released, still in use by a stream"));
+    }
+    let (row_height, top) = (14.0, 52.0 + legend_height(&names));
     let mut svg = Svg::new(WIDTH, top + STATE_ROWS as f64 * row_height + 12.0);
     svg.text("title", Anchor::Start, LEFT, 20.0, &title);
     let width = WIDTH - 2.0 * LEFT;
@@ -38,7 +51,7 @@ pub(super) fn state(picture: &Picture) -> Option<Figure> {
                 format!("released, still in use: {}, {}", bytes(len), state.owners[owner]),
             ),
             Content::Tensor { len, owner, .. } => (
-                format!("o{}", owner % OWNER_COLOURS),
+                classes[owner.min(OWNER_COLOURS)].clone(),
                 format!("{}: {}", state.owners[owner], bytes(len)),
             ),
         };
@@ -53,7 +66,7 @@ pub(super) fn state(picture: &Picture) -> Option<Figure> {
             at = next;
         }
     }
-    legend(&mut svg, &[("o0", "in use, one colour for each owner"), ("hole", "free")]);
+    legend(&mut svg, &names);
     Some(Figure { name: "peak", title, drawing: svg })
 }
 
@@ -68,11 +81,13 @@ pub(crate) fn policies(picture: &Picture) -> Option<Figure> {
     let inspection = &picture.inspection;
     let needed = inspection.needed_bytes();
     let mut rows = vec![("needed", vec![("k-requested", needed, "")])];
+    let mut remarks = vec![None];
     for row in &inspection.policies {
         let failed = if row.failures > 0 { ", and failed" } else { "" };
         let reserved = row.peak_reserved_bytes.map(|size| ("k-reserved", size, failed));
         let budget = row.smallest_budget_bytes.map(|size| ("k-budget", size, ""));
         rows.push((&row.policy, reserved.into_iter().chain(budget).collect()));
+        remarks.push(row.remark.as_deref());
     }
     if rows.len() < 2 {
         return None;
@@ -81,7 +96,8 @@ pub(crate) fn policies(picture: &Picture) -> Option<Figure> {
     let bars = || rows.iter().flat_map(|(_, bars)| bars);
     let most = bars().map(|&(_, size, _)| size).max()?.max(1);
     let (bar, gap) = (17.0, 9.0);
-    let height = 56.0 + bars().count() as f64 * bar + rows.len() as f64 * gap;
+    let lines: usize = rows.iter().map(|(_, bars)| bars.len().max(1)).sum();
+    let height = 56.0 + lines as f64 * bar + rows.len() as f64 * gap;
     let mut svg = Svg::new(WIDTH, height);
     svg.text("title", Anchor::Start, LEFT, 20.0, &title);
     let names = [
@@ -91,9 +107,14 @@ pub(crate) fn policies(picture: &Picture) -> Option<Figure> {
     ];
     legend(&mut svg, &names);
     let mut y = 54.0;
-    for (name, bars) in &rows {
-        let middle = y + bars.len() as f64 * bar / 2.0 + 3.0;
-        svg.text("", Anchor::End, BARS - 8.0, middle, name);
+    for ((name, bars), remark) in rows.iter().zip(remarks) {
+        let middle = y + bars.len().max(1) as f64 * bar / 2.0 + 3.0;
+        svg.text("", Anchor::End, BARS - 8.0, middle, &fitted(name, BARS - 12.0));
+        if let Some(why) = remark.filter(|_| bars.is_empty()) {
+            let why = fitted(why, WIDTH - BARS - 16.0);
+            svg.text("faint", Anchor::Start, BARS + 8.0, middle, &why);
+            y += bar;
+        }
         for &(class, size, remark) in bars {
             let w = LONGEST_BAR * size as f64 / most as f64;
             svg.named_rect(class, [BARS, y, w, bar - 2.0], name);
@@ -123,7 +144,7 @@ pub(crate) fn calls(picture: &Picture) -> Option<Figure> {
     }
     let title = format!("{}: device calls and their time", picture.inspection.name);
     let (bar, gap) = (19.0, 9.0);
-    let height = 56.0 + calls().count() as f64 * bar + rows.len() as f64 * gap;
+    let height = 56.0 + (calls().count() + rows.len()) as f64 * bar + rows.len() as f64 * gap;
     let mut svg = Svg::new(WIDTH, height);
     svg.text("title", Anchor::Start, LEFT, 20.0, &title);
     legend(&mut svg, &[("k-budget", "on the allocating thread"), ("k-live", "on the worker")]);
@@ -131,6 +152,7 @@ pub(crate) fn calls(picture: &Picture) -> Option<Figure> {
     let mut y = 54.0;
     for row in &rows {
         svg.text("", Anchor::Start, LEFT, y + 13.0, &row.policy);
+        y += bar;
         for (class, calls) in [("k-budget", &row.calls), ("k-live", &row.worker_calls)] {
             for (op, count, us) in calls {
                 let w = LONGEST_BAR * (us + 1.0).ln() / (most + 1.0).ln();

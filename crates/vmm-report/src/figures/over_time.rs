@@ -34,13 +34,18 @@ pub(super) fn memory(picture: &Picture) -> Option<Figure> {
         .unwrap_or(0);
     // A limit far above everything would press the curves down to nothing.
     let limit = picture.limit.filter(|&limit| limit <= most.saturating_mul(3));
-    let plot = Plot::new(340.0, inspection.duration_us, most.max(limit.unwrap_or(0)));
+    let knows_reserved = inspection.peak_reserved_bytes.is_some();
+    let mut names = Vec::new();
+    names.extend(knows_reserved.then_some(("k-reserved", "reserved")));
+    let of_policies = super::lines(inspection).filter(|(_, row)| !row.is_recorded);
+    names.extend(of_policies.map(|(index, row)| (LINES[index % LINES.len()].1, &*row.policy)));
+    names.extend([("k-live", "in blocks"), ("k-requested", "asked for")]);
+    names.extend(limit.map(|_| ("k-limit", "limit")));
+    let plot = Plot::new(340.0, inspection.duration_us, most.max(limit.unwrap_or(0)), &names);
     let title = format!("{}: memory over time", inspection.name);
     let mut svg = plot.begin(&title);
-    let mut names = Vec::new();
-    if inspection.peak_reserved_bytes.is_some() {
+    if knows_reserved {
         line(&mut svg, &plot, "s-reserved", stretches, |s| s.reserved);
-        names.push(("k-reserved", "reserved"));
     }
     for (index, row) in super::lines(inspection).filter(|(_, row)| !row.is_recorded) {
         let points = row.reserved.iter().enumerate().flat_map(|(at, &(time, bytes))| {
@@ -48,16 +53,13 @@ pub(super) fn memory(picture: &Picture) -> Option<Figure> {
             [(plot.x(time), plot.y(bytes)), (end, plot.y(bytes))]
         });
         svg.path(LINES[index % LINES.len()].0, points);
-        names.push((LINES[index % LINES.len()].1, &row.policy));
     }
     line(&mut svg, &plot, "s-live", stretches, |s| s.live);
     line(&mut svg, &plot, "s-requested", stretches, |s| s.requested);
-    names.extend([("k-live", "in blocks"), ("k-requested", "asked for")]);
     if let Some(limit) = limit {
         let [left, _, width, _] = plot.inside();
         let y = plot.y(limit);
         svg.line("limit", [left, y, left + width, y]);
-        names.push(("k-limit", "limit"));
     }
     legend(&mut svg, &names);
     Some(Figure { name: "memory", title, drawing: svg })
@@ -106,7 +108,7 @@ pub(super) fn causes(picture: &Picture) -> Option<Figure> {
     picture.inspection.peak_reserved_bytes?;
     let samples = &picture.timeline.samples;
     let most = samples.iter().map(|sample| sample.causes.reserved).max()?;
-    let plot = Plot::new(340.0, picture.inspection.duration_us, most);
+    let plot = Plot::new(340.0, picture.inspection.duration_us, most, &LAYERS);
     let title = format!("{}: fragmentation by cause", picture.inspection.name);
     let mut svg = plot.begin(&title);
     let pixels = samples.chunk_by(|a, b| is_same_pixel(&plot, a.time_us, b.time_us));
@@ -162,7 +164,8 @@ pub(super) fn map(picture: &Picture) -> Option<Figure> {
     if map.times_us.is_empty() {
         return None;
     }
-    let plot = Plot::new(420.0, picture.inspection.duration_us, map.len);
+    let names = [("m1", "free"), ("m5", "partly in use"), ("m10", "in use")];
+    let plot = Plot::new(420.0, picture.inspection.duration_us, map.len, &names);
     let title = format!("{}: addresses over time", picture.inspection.name);
     let mut svg = plot.begin(&title);
     #[expect(clippy::cast_precision_loss, reason = "a few hundred rows")]
@@ -187,7 +190,7 @@ pub(super) fn map(picture: &Picture) -> Option<Figure> {
             row = end;
         }
     }
-    legend(&mut svg, &[("m1", "free"), ("m5", "partly in use"), ("m10", "in use")]);
+    legend(&mut svg, &names);
     svg.text(
         "faint",
         Anchor::End,

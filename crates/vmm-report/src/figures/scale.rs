@@ -15,6 +15,7 @@ const BOTTOM: f64 = 34.0;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plot {
     height: f64,
+    top: f64,
     /// Microseconds at the right end.
     duration: f64,
     /// Bytes at the top.
@@ -23,8 +24,15 @@ pub(super) struct Plot {
 
 #[expect(clippy::cast_precision_loss, reason = "pixels need no 53 bits")]
 impl Plot {
-    pub(super) fn new(height: f64, duration_us: u64, most: u64) -> Self {
-        Self { height, duration: duration_us.max(1) as f64, most: most.max(1) as f64 * 1.04 }
+    /// A plot below a legend with these entries.
+    pub(super) fn new(height: f64, duration_us: u64, most: u64, names: &[(&str, &str)]) -> Self {
+        let legend = legend_height(names);
+        Self {
+            height: height + legend,
+            top: TOP + legend,
+            duration: duration_us.max(1) as f64,
+            most: most.max(1) as f64 * 1.04,
+        }
     }
 
     pub(super) fn x(&self, time_us: u64) -> f64 {
@@ -37,12 +45,12 @@ impl Plot {
     }
 
     pub(super) fn y(&self, bytes: u64) -> f64 {
-        TOP + (self.height - TOP - BOTTOM) * (1.0 - (bytes as f64 / self.most).min(1.0))
+        self.top + (self.height - self.top - BOTTOM) * (1.0 - (bytes as f64 / self.most).min(1.0))
     }
 
     /// Left, top, width and height of what is drawn in.
     pub(super) fn inside(&self) -> [f64; 4] {
-        [LEFT, TOP, WIDTH - LEFT - RIGHT, self.height - TOP - BOTTOM]
+        [LEFT, self.top, WIDTH - LEFT - RIGHT, self.height - self.top - BOTTOM]
     }
 
     /// A drawing with a title, axes and marks.
@@ -70,16 +78,52 @@ impl Plot {
     }
 }
 
-/// Names with their colours, in the line below the title.
-pub(super) fn legend(svg: &mut Svg, entries: &[(&str, &str)]) {
-    let mut x = LEFT;
-    for (class, name) in entries {
-        svg.rect(class, x, 31.0, 11.0, 11.0);
-        svg.text("faint", Anchor::Start, x + 15.0, 41.0, name);
+/// Height of one line of a legend.
+const LEGEND_LINE: f64 = 18.0;
+
+/// Where the entries of a legend stand: from the left, and how many lines down.
+fn places(entries: &[(&str, &str)]) -> Vec<(f64, f64)> {
+    let (mut x, mut line) = (LEFT, 0.0);
+    let place = |(_, name): &(&str, &str)| {
         #[expect(clippy::cast_precision_loss, reason = "a few letters")]
-        let letters = name.chars().count() as f64;
-        x += 30.0 + letters * 6.6;
+        let width = 30.0 + name.chars().count() as f64 * 6.6;
+        if x > LEFT && x + width > WIDTH {
+            (x, line) = (LEFT, line + 1.0);
+        }
+        let place = (x, line);
+        x += width;
+        place
+    };
+    entries.iter().map(place).collect()
+}
+
+/// How much higher a figure is because its legend has more than one line.
+pub(super) fn legend_height(entries: &[(&str, &str)]) -> f64 {
+    places(entries).last().map_or(0.0, |(_, line)| line * LEGEND_LINE)
+}
+
+/// Names with their colours, below the title.
+pub(super) fn legend(svg: &mut Svg, entries: &[(&str, &str)]) {
+    for ((class, name), (x, line)) in entries.iter().zip(places(entries)) {
+        let y = 31.0 + line * LEGEND_LINE;
+        svg.rect(class, x, y, 11.0, 11.0);
+        svg.text("faint", Anchor::Start, x + 15.0, y + 10.0, name);
     }
+}
+
+/// A name, cut to the letters that there is room for.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a width of a few hundred pixels"
+)]
+pub(super) fn fitted(name: &str, width: f64) -> String {
+    let most = (width / 6.6) as usize;
+    if name.chars().count() <= most {
+        return name.to_owned();
+    }
+    let kept: String = name.chars().take(most.saturating_sub(1)).collect();
+    kept + "…"
 }
 
 /// A power of two of bytes that makes at most six marks.
@@ -109,6 +153,17 @@ fn time_step(duration: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_legends_have_more_lines_and_long_names_are_cut() {
+        let entry = ("a", "twenty letters or so");
+        assert!(
+            legend_height(&[entry; 4]) == 0.0 && legend_height(&[entry; 8]) > LEGEND_LINE / 2.0
+        );
+        assert!(places(&[entry; 30]).iter().all(|(x, _)| x + 30.0 + 20.0 * 6.6 <= WIDTH));
+        assert_eq!(fitted("a name", 66.0), "a name");
+        assert_eq!(fitted("a longer name", 66.0), "a longer …");
+    }
 
     #[test]
     fn marks_are_round() {

@@ -88,7 +88,8 @@ fn device(body: &mut String, index: usize, picture: &Picture) {
         let title =
             format!("What lay where at the peak, {}", crate::text::time(picture.state.time_us));
         let names = key(&[
-            ("in-use", "in use, a colour for each owner"),
+            ("o0", "in use, in the colour of its owner in the list below"),
+            ("o8", "of smaller owners"),
             ("fenced", "released, still in use by a stream"),
             ("free", "free"),
         ]);
@@ -110,6 +111,12 @@ fn device(body: &mut String, index: usize, picture: &Picture) {
                 "<figure><figcaption>{title}</figcaption><div class=\"scroll\">{}</div></figure>",
                 figure.inline()
             );
+        }
+    }
+    for row in &inspection.policies {
+        if let Some(remark) = &row.remark {
+            let (policy, remark) = (escaped(&row.policy), escaped(remark));
+            let _ = write!(body, "<p class=\"soft\">{policy}: {remark}.</p>");
         }
     }
     body.push_str("</section>");

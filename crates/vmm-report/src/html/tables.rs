@@ -3,9 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::figures::{OWNER_COLOURS, Picture};
-use crate::inspection::{Inspection, OutOfMemory};
+use crate::inspection::Inspection;
 use crate::moment::{Moment, Wanted};
-use crate::recorded::Allocator;
 use crate::svg::escaped;
 use crate::text::{bytes, count, percent, time};
 
@@ -40,8 +39,16 @@ fn share(part: u64, whole: u64) -> String {
 
 /// One row for each device or rank.
 pub(super) fn ranks(pictures: &[Picture]) -> String {
-    let header =
-        ["", "needed", "reserved", "runs in", "fragmentation", "failed", "duration", "events"];
+    let header = [
+        "",
+        "needed",
+        "reserved",
+        "failed",
+        "fragmentation",
+        "smallest budget",
+        "duration",
+        "events",
+    ];
     let rows = pictures.iter().map(|picture| {
         let inspection = &picture.inspection;
         let reserved = inspection.peak_reserved_bytes;
@@ -49,22 +56,40 @@ pub(super) fn ranks(pictures: &[Picture]) -> String {
             escaped(&inspection.name),
             bytes(inspection.peak_requested_bytes),
             reserved.map_or_else(|| "-".to_owned(), bytes),
-            least_budget(inspection),
+            failed(inspection.oom_count),
             reserved.map_or_else(|| "-".to_owned(), |_| level(inspection.worst())),
-            inspection.oom_count.to_string(),
+            least_budget(inspection),
             time(inspection.duration_us),
             inspection.events.to_string(),
         ]
     });
-    table(&header, rows)
+    let mut text = table(&header, rows);
+    if pictures.iter().any(|picture| !picture.inspection.policies.is_empty()) {
+        text.push_str(
+            "<p class=\"soft hint\">Smallest budget: unchecked models count only where there is \
+             nothing else.</p>",
+        );
+    }
+    text
 }
 
-/// The smallest budget of all policies, and whose it is.
+/// The smallest budget of all policies, unchecked models last, and whose it is.
 fn least_budget(inspection: &Inspection) -> String {
-    inspection.least_budget().map_or_else(
-        || "-".to_owned(),
-        |(row, budget)| escaped(&format!("{} under {}", bytes(budget), row.policy)),
-    )
+    inspection
+        .least_budget()
+        .map_or_else(|| "-".to_owned(), |(row, budget)| smaller(&bytes(budget), &row.policy))
+}
+
+/// A figure, and in a smaller line what it belongs to.
+fn smaller(figure: &str, what: &str) -> String {
+    format!("{figure}<span class=\"asker\">{}</span>", escaped(what))
+}
+
+fn failed(count: usize) -> String {
+    match count {
+        0 => "0".to_owned(),
+        _ => format!("<span class=\"level severe\">{count}</span>"),
+    }
 }
 
 fn level(moment: &Moment) -> String {
@@ -84,9 +109,9 @@ pub(super) fn summary(inspection: &Inspection) -> String {
         bytes(inspection.peak_requested_bytes),
         time(inspection.peak.time_us),
     );
-    if inspection.peak_with_graphs_bytes > inspection.peak_requested_bytes {
-        let with = bytes(inspection.peak_with_graphs_bytes);
-        let _ = write!(text, " (<b>{with}</b> with what pools of captured graphs keep)");
+    let more = inspection.needed_too();
+    if !more.is_empty() {
+        let _ = write!(text, " ({})", more.join(", "));
     }
     if let Some(reserved) = inspection.peak_reserved_bytes {
         let _ = write!(
@@ -98,7 +123,11 @@ pub(super) fn summary(inspection: &Inspection) -> String {
     }
     text.push_str(".</p>");
     for oom in &inspection.ooms {
-        let _ = write!(text, "<div class=\"oom\">{}</div>", failure(inspection, oom));
+        let _ = write!(
+            text,
+            "<div class=\"oom\"><b>Out of memory</b>: {}.</div>",
+            escaped(&oom.sentence(inspection))
+        );
     }
     if inspection.oom_count > inspection.ooms.len() {
         let more = inspection.oom_count - inspection.ooms.len();
@@ -106,33 +135,10 @@ pub(super) fn summary(inspection: &Inspection) -> String {
     }
     text.push_str("<ul class=\"advice\">");
     for advice in &inspection.advice {
-        let _ = write!(text, "<li>{}</li>", escaped(advice));
+        // A setting is one word, however long, that may break before its value.
+        let _ = write!(text, "<li>{}</li>", escaped(advice).replace('=', "=<wbr>"));
     }
     text + "</ul>"
-}
-
-fn failure(inspection: &Inspection, oom: &OutOfMemory) -> String {
-    let asker = oom.wanted.owner.as_ref();
-    let asker = asker.map_or_else(String::new, |owner| format!(" by {}", escaped(owner)));
-    let mut text = format!(
-        "<b>Out of memory</b> at {}: {} were asked for{asker}",
-        time(oom.moment.time_us),
-        bytes(oom.wanted.bytes)
-    );
-    if inspection.allocator == Allocator::Unknown {
-        let _ = write!(text, ", while {} were held.", bytes(oom.moment.held_bytes));
-        return text;
-    }
-    let _ = write!(
-        text,
-        ", {} free at the driver, {} cached in holes of at most {}; {} of {} reserved were in use.",
-        bytes(oom.device_free_bytes),
-        bytes(oom.moment.causes.free()),
-        bytes(oom.moment.largest_free_bytes),
-        bytes(oom.moment.held_bytes),
-        bytes(oom.moment.causes.reserved)
-    );
-    text
 }
 
 /// Owners, causes, growth and settings.
@@ -188,27 +194,32 @@ pub(super) fn findings(picture: &Picture) -> String {
 fn swatch(owners: &[String], name: &str) -> String {
     let place = owners.iter().position(|owner| owner == name);
     place.map_or_else(String::new, |place| {
-        format!("<i class=\"swatch\" style=\"background:var(--o{})\"></i>", place % OWNER_COLOURS)
+        format!(
+            "<i class=\"swatch\" style=\"background:var(--o{})\"></i>",
+            place.min(OWNER_COLOURS)
+        )
     })
 }
 
 /// A request, and in a smaller line who asks.
 fn asked(wanted: &Wanted) -> String {
     let owner = wanted.owner.as_ref().map_or_else(String::new, |owner| format!(", {owner}"));
-    format!(
-        "{}<span class=\"asker\">stream {}{}</span>",
-        bytes(wanted.bytes),
-        wanted.stream,
-        escaped(&owner)
-    )
+    smaller(&bytes(wanted.bytes), &format!("stream {}{owner}", wanted.stream))
 }
 
 /// The causes at the peak of what was needed, and at the moment when they hurt most.
 fn causes(inspection: &Inspection) -> String {
     let (peak, worst) = (&inspection.peak, inspection.worst());
+    let worst_is = match (&inspection.ooms[..], &inspection.reserved_peak) {
+        ([], Some(_)) => "most reserved",
+        ([], None) => "most needed",
+        _ => "out of memory",
+    };
     let moments = if peak.events == worst.events { vec![peak] } else { vec![peak, worst] };
     let mut text = "<div><h3>Fragmentation</h3>".to_owned();
-    let times: Vec<String> = moments.iter().map(|m| format!("at {}", time(m.time_us))).collect();
+    let names = ["most needed", worst_is].into_iter().zip(&moments);
+    let times: Vec<String> =
+        names.map(|(name, m)| smaller(name, &format!("at {}", time(m.time_us)))).collect();
     let header: Vec<&str> = std::iter::once("").chain(times.iter().map(String::as_str)).collect();
     let line = |title: &str, of: &dyn Fn(&Moment) -> String| {
         std::iter::once(title.to_owned()).chain(moments.iter().map(|m| of(m))).collect::<Vec<_>>()
@@ -225,8 +236,8 @@ fn causes(inspection: &Inspection) -> String {
     }
     rows.push(line("reserved", &|m| bytes(m.causes.reserved)));
     rows.push(line("judged by a request of", &|m| asked(&m.judged_by)));
-    rows.push(line("largest like it that can be served", &|m| bytes(m.largest_servable_bytes)));
-    rows.push(line("next to find no room", &|m| match &m.next {
+    rows.push(line("largest block that could be served", &|m| bytes(m.largest_servable_bytes)));
+    rows.push(line("next to fail", &|m| match &m.next {
         None => "nothing".to_owned(),
         Some(next) => asked(next),
     }));

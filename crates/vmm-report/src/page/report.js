@@ -80,6 +80,11 @@ class Pyramid {
   }
 }
 
+// On paper figures have a size of their own, whatever the window has: pixels would be stretched to it.
+const PAPER = { memory: [700, 230], causes: [700, 230], map: [700, 300], peak: [700, 300], small: [330, 130] };
+let isPrinting = false;
+const dots = () => isPrinting ? 3 : window.devicePixelRatio || 1;
+
 const LEFT = 68, RIGHT = 10, TOP = 8, BOTTOM = 24;
 const CAUSES = [["in-use", "in use"], ["rounding", "rounding"], ["fenced", "still in use by a stream"], ["other-pool", "other pool or class"],
   ["other-stream", "other stream"], ["too-small", "holes too small"], ["cached", "cached beyond need"]];
@@ -198,8 +203,8 @@ class Chart {
       const share = all ? parts.slice(1, 6).reduce((sum, [, n]) => sum + n, 0) / all : 0, { judged, servable, next } = device.samples;
       return [`at ${time(device.samples.t[i])}: ${level(share)}, ${Math.round(share * 100)} %`,
         ...parts.filter(([, n]) => n > 0).reverse().map(([name, n]) => `${name}: ${bytes(Math.round(n))}`),
-        `judged by a request of ${bytes(judged[i])}`, `largest like it that can be served: ${bytes(servable[i])}`,
-        next[i] ? `next to find no room: ${bytes(next[i])}` : "all later requests found room"].join("\n");
+        `judged by a request of ${bytes(judged[i])}`, `largest block that could be served: ${bytes(servable[i])}`,
+        next[i] ? `next to fail: ${bytes(next[i])}` : "next to fail: nothing"].join("\n");
     }
     if (this.kind === "map") return this.cellAt(t, y);
     // A step holds until the next.
@@ -220,9 +225,9 @@ class Chart {
     return `at ${time(map.t[column])}\n0x${address.toString(16)}: ${use}`;
   }
   draw() {
-    const { canvas } = this, width = canvas.clientWidth, height = canvas.clientHeight;
-    if (!width || !height) return;
-    const dense = window.devicePixelRatio || 1;
+    const { canvas } = this, dense = dots();
+    if (!canvas.clientWidth || !canvas.clientHeight) return;
+    const [width, height] = isPrinting ? PAPER[this.small ? "small" : this.kind] : [canvas.clientWidth, canvas.clientHeight];
     if (canvas.width !== Math.round(width * dense) || canvas.height !== Math.round(height * dense)) {
       canvas.width = Math.round(width * dense); canvas.height = Math.round(height * dense);
     }
@@ -249,7 +254,7 @@ class Chart {
       g.beginPath(); g.moveTo(LEFT, y); g.lineTo(this.width - RIGHT, y); g.stroke();
       g.fillText(markBytes(mark), LEFT - 6, y);
     }
-    const step = timeStep(device.t1 - device.t0, Math.max(2, Math.floor(this.inner / 90)));
+    const step = timeStep(device.t1 - device.t0, Math.max(3, Math.floor(this.inner / 90)));
     g.textAlign = "center"; g.textBaseline = "top";
     for (let mark = Math.ceil(device.t0 / step) * step; mark <= device.t1; mark += step) {
       const x = this.x(mark);
@@ -316,34 +321,56 @@ class Chart {
     });
     g.restore();
   }
-  mapped() {
-    const { g, device } = this, { t, cells, rows, len } = device.map;
-    this.axes(device.a1 === len ? len * 1.02 : device.a1, device.a0);
-    const free = rgb(color("free")), full = rgb(color("full"));
-    const shades = Array.from({ length: 11 }, (_, level) => `rgb(${free.map((c, k) => Math.round(c + (full[k] - c) * Math.max(0, level - 1) / 9)).join()})`);
-    const rowLen = Math.max(1, Math.ceil(len / rows)), dense = window.devicePixelRatio || 1;
-    // Whole dots, or seams would be seen between cells.
-    const dot = place => Math.round(place * dense) / dense, edge = row => dot(this.y(Math.min(row * rowLen, len)));
-    const low = Math.floor(device.a0 / rowLen), high = Math.min(rows, Math.ceil(device.a1 / rowLen));
-    for (let column = Math.max(0, after(t, device.t0) - 1); column < t.length && t[column] <= device.t1; column++) {
-      const from = dot(this.x(t[column])), to = dot(this.x(column + 1 < t.length ? t[column + 1] : device.end)), width = Math.max(to - from, 1 / dense);
-      for (let row = low; row < high;) {
-        const level = cells[column * rows + row];
-        let end = row + 1;
-        while (end < high && cells[column * rows + end] === level) end++;
-        if (level) { g.fillStyle = shades[level]; g.fillRect(from, edge(end), width, Math.max(edge(row) - edge(end), 1 / dense)); }
-        row = end;
+  // The cells as a picture in the colours of the theme, a dot for each, or for so many rows together: drawing
+  // it is quick.
+  cells(together) {
+    const { map } = this.device, theme = color("free") + color("full");
+    if (map.theme !== theme) { map.theme = theme; map.pictures = {}; }
+    return map.pictures[together] ??= this.picture(map, together);
+  }
+  picture({ t, cells, rows }, together) {
+    const free = rgb(color("free")), full = rgb(color("full")), height = Math.ceil(rows / together), image = new ImageData(t.length, height);
+    for (let column = 0; column < t.length; column++) {
+      for (let row = 0; row < height; row++) {
+        // What is not reserved has no colour to mix.
+        let sum = 0, count = 0;
+        for (let i = row * together; i < Math.min(rows, (row + 1) * together); i++) if (cells[column * rows + i]) { sum += cells[column * rows + i]; count++; }
+        const at = ((height - 1 - row) * t.length + column) * 4;
+        if (!count) continue;
+        for (let k = 0; k < 3; k++) image.data[at + k] = Math.round(free[k] + (full[k] - free[k]) * (sum / count - 1) / 9);
+        image.data[at + 3] = 255;
       }
+    }
+    const picture = Object.assign(document.createElement("canvas"), { width: t.length, height });
+    picture.getContext("2d").putImageData(image, 0, 0);
+    return picture;
+  }
+  mapped() {
+    const { g, device } = this, { t, rows, len } = device.map;
+    this.axes(device.a1 === len ? len * 1.02 : device.a1, device.a0);
+    const rowLen = Math.max(1, Math.ceil(len / rows)), dense = dots();
+    // Whole dots, or seams would be seen between columns. On paper dots are finer than that, so columns
+    // reach a little into those that are drawn after them.
+    const dot = place => Math.round(place * dense) / dense, over = isPrinting ? 0.4 : 0;
+    // Rows that are finer than dots are drawn together, or some would not be seen.
+    const shown = (device.a1 - device.a0) / rowLen, together = (this.height - TOP - BOTTOM) * dense < shown ? 2 : 1;
+    const step = rowLen * together, all = Math.ceil(rows / together);
+    const low = Math.floor(device.a0 / step), high = Math.min(all, Math.ceil(device.a1 / step));
+    const top = this.y(high * step), height = this.y(low * step) - top, picture = t.length ? this.cells(together) : null;
+    g.imageSmoothingEnabled = false;
+    for (let column = Math.max(0, after(t, device.t0) - 1); column < t.length && t[column] <= device.t1; column++) {
+      const from = dot(this.x(t[column])), to = dot(this.x(column + 1 < t.length ? t[column + 1] : device.end));
+      g.drawImage(picture, column, all - high, 1, high - low, from, top, Math.max(to - from, 1 / dense) + over, height);
     }
     g.restore();
   }
   state() {
     const { g, device } = this, p = device.peak, rows = this.rows = Math.max(8, Math.floor(this.height / 16));
     const unit = this.height / rows, rowLen = this.rowLen = p.len_total / rows;
-    const free = color("free"), fenced = color("fenced"), owners = Array.from({ length: 8 }, (_, i) => color(`o${i}`));
+    const free = color("free"), fenced = color("fenced"), owners = Array.from({ length: 9 }, (_, i) => color(`o${i}`));
     for (let i = 0; i < p.offset.length; i++) {
       const owner = p.owner[i];
-      g.fillStyle = owner === -1 ? free : owner < -1 ? fenced : owners[owner % owners.length];
+      g.fillStyle = owner === -1 ? free : owner < -1 ? fenced : owners[Math.min(owner, 8)];
       this.parts(p.offset[i], p.size[i], (x, y, w) => g.fillRect(x, y * unit + 1, Math.max(w - (w > 2 ? 0.6 : 0), 0.3), unit - 2));
     }
     if (this.hovered !== undefined) {
@@ -411,9 +438,11 @@ addEventListener("beforeprint", () => {
   before = { theme: root.dataset.theme, hidden: [...document.querySelectorAll(".device[hidden]")] };
   root.dataset.theme = "light";
   before.hidden.forEach(section => { section.hidden = false; });
+  isPrinting = true;
   redraw();
 });
 addEventListener("afterprint", () => {
+  isPrinting = false;
   if (before.theme) root.dataset.theme = before.theme; else delete root.dataset.theme;
   before.hidden.forEach(section => { section.hidden = true; });
   redraw();

@@ -69,7 +69,7 @@ pub struct Totals {
 
 /// The memory at one moment.
 #[derive(Debug, Default)]
-pub(crate) struct Heap {
+pub(crate) struct Memory {
     areas: BTreeMap<u64, Area>,
     holes: BTreeMap<u64, Hole>,
     blocks: HashMap<u32, Block>,
@@ -77,7 +77,7 @@ pub(crate) struct Heap {
     lengths: Lengths,
 }
 
-impl Heap {
+impl Memory {
     /// No memory, of an allocator with this rule.
     pub(crate) fn new(lengths: Lengths) -> Self {
         Self { lengths, ..Self::default() }
@@ -264,11 +264,11 @@ mod tests {
     const LARGE: Kind = Kind { stream: 0, pool: 0, is_small: false };
 
     /// The identity that everything else rests on.
-    fn check(heap: &Heap, holes: &[(u64, u64)]) {
-        let found: Vec<_> = heap.holes().map(|(range, _)| (range.start, range.end)).collect();
+    fn check(memory: &Memory, holes: &[(u64, u64)]) {
+        let found: Vec<_> = memory.holes().map(|(range, _)| (range.start, range.end)).collect();
         assert_eq!(found, holes);
         let free: u64 = holes.iter().map(|(start, end)| end - start).sum();
-        let totals = heap.totals();
+        let totals = memory.totals();
         assert_eq!(
             totals.reserved + totals.outside,
             totals.requested + totals.rounding + totals.fenced + free
@@ -277,50 +277,50 @@ mod tests {
 
     #[test]
     fn blocks_are_as_long_as_those_of_pytorch() {
-        let mut heap = Heap::default();
-        heap.grow(0..20 * MIB, LARGE, false);
-        heap.place(0, 0, 3 * MIB - 5, None);
-        check(&heap, &[(3 * MIB, 20 * MIB)]);
-        heap.place(1, 3 * MIB, 16 * MIB + 7, None);
-        assert_eq!(heap.totals().rounding, 5 + MIB - 7, "less than a MiB is not split off");
-        check(&heap, &[]);
-        heap.request_free(0);
-        assert_eq!(heap.totals().fenced, 3 * MIB);
-        heap.complete_free(0);
-        heap.complete_free(1);
-        check(&heap, &[(0, 20 * MIB)]);
-        heap.shrink(0..20 * MIB);
-        check(&heap, &[]);
-        assert_eq!(heap.totals(), Totals::default());
+        let mut memory = Memory::default();
+        memory.grow(0..20 * MIB, LARGE, false);
+        memory.place(0, 0, 3 * MIB - 5, None);
+        check(&memory, &[(3 * MIB, 20 * MIB)]);
+        memory.place(1, 3 * MIB, 16 * MIB + 7, None);
+        assert_eq!(memory.totals().rounding, 5 + MIB - 7, "less than a MiB is not split off");
+        check(&memory, &[]);
+        memory.request_free(0);
+        assert_eq!(memory.totals().fenced, 3 * MIB);
+        memory.complete_free(0);
+        memory.complete_free(1);
+        check(&memory, &[(0, 20 * MIB)]);
+        memory.shrink(0..20 * MIB);
+        check(&memory, &[]);
+        assert_eq!(memory.totals(), Totals::default());
     }
 
     #[test]
     fn only_mapped_neighbours_join() {
-        let mut heap = Heap::default();
-        heap.grow(0..2 * MIB, LARGE, false);
-        heap.grow(2 * MIB..4 * MIB, LARGE, false);
-        check(&heap, &[(0, 2 * MIB), (2 * MIB, 4 * MIB)]);
-        heap.grow(8 * MIB..10 * MIB, LARGE, true);
-        heap.grow(12 * MIB..14 * MIB, LARGE, true);
-        heap.grow(10 * MIB..12 * MIB, LARGE, true);
-        heap.shrink(0..4 * MIB);
-        check(&heap, &[(8 * MIB, 14 * MIB)]);
-        heap.place(0, 9 * MIB, MIB, None);
-        heap.shrink(12 * MIB..13 * MIB);
-        check(&heap, &[(8 * MIB, 9 * MIB), (10 * MIB, 12 * MIB), (13 * MIB, 14 * MIB)]);
-        heap.complete_free(0);
-        check(&heap, &[(8 * MIB, 12 * MIB), (13 * MIB, 14 * MIB)]);
-        assert_eq!(heap.totals().reserved, 5 * MIB);
+        let mut memory = Memory::default();
+        memory.grow(0..2 * MIB, LARGE, false);
+        memory.grow(2 * MIB..4 * MIB, LARGE, false);
+        check(&memory, &[(0, 2 * MIB), (2 * MIB, 4 * MIB)]);
+        memory.grow(8 * MIB..10 * MIB, LARGE, true);
+        memory.grow(12 * MIB..14 * MIB, LARGE, true);
+        memory.grow(10 * MIB..12 * MIB, LARGE, true);
+        memory.shrink(0..4 * MIB);
+        check(&memory, &[(8 * MIB, 14 * MIB)]);
+        memory.place(0, 9 * MIB, MIB, None);
+        memory.shrink(12 * MIB..13 * MIB);
+        check(&memory, &[(8 * MIB, 9 * MIB), (10 * MIB, 12 * MIB), (13 * MIB, 14 * MIB)]);
+        memory.complete_free(0);
+        check(&memory, &[(8 * MIB, 12 * MIB), (13 * MIB, 14 * MIB)]);
+        assert_eq!(memory.totals().reserved, 5 * MIB);
     }
 
     #[test]
     fn what_lies_outside_is_counted_apart() {
-        let mut heap = Heap::default();
-        heap.place(7, 64, 100, None);
-        assert_eq!(heap.totals().outside, 100);
-        check(&heap, &[]);
-        heap.complete_free(7);
-        assert_eq!(heap.totals(), Totals::default());
+        let mut memory = Memory::default();
+        memory.place(7, 64, 100, None);
+        assert_eq!(memory.totals().outside, 100);
+        check(&memory, &[]);
+        memory.complete_free(7);
+        assert_eq!(memory.totals(), Totals::default());
     }
 
     #[test]
@@ -330,23 +330,23 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (seed >> 33) % below
         };
-        let mut heap = Heap::default();
+        let mut memory = Memory::default();
         for step in 0..20_000 {
             let (start, len, id) = (next(64) * 512, (1 + next(20)) * 512, next(40));
             let id = u32::try_from(id).expect("below 40");
             let kind = Kind { stream: 0, pool: u16::from(next(2) == 0), is_small: next(2) == 0 };
             match next(5) {
-                0 => heap.grow(start..start + len, kind, next(2) == 0),
-                1 => heap.shrink(start..start + len),
-                2 if !heap.blocks.contains_key(&id) => heap.place(id, start, len - 100, None),
-                3 => heap.request_free(id),
-                _ => heap.complete_free(id),
+                0 => memory.grow(start..start + len, kind, next(2) == 0),
+                1 => memory.shrink(start..start + len),
+                2 if !memory.blocks.contains_key(&id) => memory.place(id, start, len - 100, None),
+                3 => memory.request_free(id),
+                _ => memory.complete_free(id),
             }
-            let areas: Vec<_> = heap.areas().collect();
+            let areas: Vec<_> = memory.areas().collect();
             assert!(areas.windows(2).all(|two| two[0].0.end <= two[1].0.start), "step {step}");
             let reserved: u64 = areas.iter().map(|(range, _)| range.end - range.start).sum();
-            assert_eq!(heap.totals().reserved, reserved, "step {step}");
-            let holes: Vec<_> = heap.holes().collect();
+            assert_eq!(memory.totals().reserved, reserved, "step {step}");
+            let holes: Vec<_> = memory.holes().collect();
             assert!(holes.windows(2).all(|two| two[0].0.end <= two[1].0.start), "step {step}");
             for (hole, kind) in holes {
                 let inside = areas.iter().any(|(area, of)| {

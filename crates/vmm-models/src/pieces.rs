@@ -17,14 +17,14 @@ struct Piece {
 
 /// Memory in pieces. Free neighbours of one stream are one piece.
 #[derive(Debug, Default)]
-pub(crate) struct Heap {
+pub(crate) struct Pieces {
     /// By address.
     pieces: BTreeMap<u64, Piece>,
     /// Of each stream, the free pieces as length and address.
     free: BTreeMap<u16, BTreeSet<(u64, u64)>>,
 }
 
-impl Heap {
+impl Pieces {
     /// Adds new memory, free for a stream. `joins` says whether it may be one with what lies before.
     pub(crate) fn add(&mut self, addr: u64, len: u64, stream: u16, joins: bool) {
         let piece = Piece { len, is_live: true, stream, ready_ns: 0, is_head: !joins };
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    impl Heap {
+    impl Pieces {
         /// Lists and pieces say the same, and nothing that could be one piece is two.
         fn validate(&self, bytes: u64) {
             let listed: BTreeSet<(u16, u64, u64)> = self.free_pieces().collect();
@@ -200,39 +200,39 @@ mod tests {
         fn lists_follow_the_pieces(
             ops in proptest::collection::vec((0..6_u8, 0..3_u16, 1..64_u64), 1..200),
         ) {
-            let mut heap = Heap::default();
+            let mut pieces = Pieces::default();
             let (mut end, mut bytes) = (0, 0);
             let mut live = Vec::new();
             for (op, stream, n) in ops {
                 match op {
                     0 => {
-                        heap.add(end, n * 8, stream, n % 2 == 0);
+                        pieces.add(end, n * 8, stream, n % 2 == 0);
                         end += n * 8 + n % 3;
                         bytes += n * 8;
                     }
                     1 | 2 => {
-                        let found = heap.best_fit(stream, n).or(heap.best_fit_of_all(n));
+                        let found = pieces.best_fit(stream, n).or(pieces.best_fit_of_all(n));
                         if let Some(addr) = found {
-                            heap.take(addr, n, stream);
+                            pieces.take(addr, n, stream);
                             live.push(addr);
                         }
                     }
                     3 if !live.is_empty() => {
                         let at = usize::try_from(n).expect("small") % live.len();
-                        heap.release(live.swap_remove(at), stream, n);
+                        pieces.release(live.swap_remove(at), stream, n);
                     }
-                    4 => heap.hand_over(stream, (stream + 1) % 3),
+                    4 => pieces.hand_over(stream, (stream + 1) % 3),
                     5 => {
-                        let first = heap.free_pieces().next();
+                        let first = pieces.free_pieces().next();
                         if let Some((_, addr, len)) = first {
                             let cut = n.min(len);
-                            heap.remove(addr, addr + (len - cut) / 2, cut);
+                            pieces.remove(addr, addr + (len - cut) / 2, cut);
                             bytes -= cut;
                         }
                     }
                     _ => {}
                 }
-                heap.validate(bytes);
+                pieces.validate(bytes);
             }
         }
     }
