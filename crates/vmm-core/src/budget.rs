@@ -96,11 +96,12 @@ impl Budget {
     }
 
     /// Notes that the program wants no more than `keep` bytes reserved for now, with `live` in use: what it
-    /// needed before is not expected again.
+    /// needed before above that is not expected again.
     pub(crate) fn trim_to(&mut self, keep: u64, live: u64) {
         self.trimmed_to = keep;
-        self.window_peak = live;
-        self.last_window_peak = live;
+        let expected = keep.max(live);
+        self.window_peak = self.window_peak.min(expected);
+        self.last_window_peak = self.last_window_peak.min(expected);
     }
 
     /// Notes that memory had to be found for a request, or that there may be more of it.
@@ -324,6 +325,20 @@ mod tests {
         assert_eq!(budget.excess(late, 10 * MIB, 103 * MIB), 0, "the window before counts too");
         let later = Duration::from_secs(22);
         assert!(budget.excess(later, 10 * MIB, 103 * MIB) > 90 * MIB);
+    }
+
+    #[test]
+    fn a_trim_ends_the_memory_of_what_was_needed_above_it() {
+        let mut budget = budget(None, None);
+        budget.note(100 * MIB);
+        let now = Duration::from_secs(1);
+        budget.trim_to(u64::MAX, 10 * MIB);
+        assert_eq!(budget.excess(now, 10 * MIB, 100 * MIB), 0);
+        budget.trim_to(40 * MIB, 10 * MIB);
+        assert_eq!(budget.excess(now, 10 * MIB, 40 * MIB), 0, "so much may stay");
+        budget.trim_to(0, 10 * MIB);
+        budget.end_trim();
+        assert!(budget.ahead() < 11 * MIB);
     }
 
     #[test]

@@ -324,7 +324,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// Releases idle frames whose uses are over until at most `keep` bytes are reserved. Never
     /// waits, but for the device's own waits without [`Stats::remapping`]; memory that queued work still
     /// uses goes later, during maintenance. Until memory is short again nothing is made ahead of need
-    /// above `keep`. Returns the bytes released meanwhile, by whomever.
+    /// above `keep`; without limit and target, what was needed before above it is not expected again. Returns
+    /// the bytes released meanwhile, by whomever.
     ///
     /// # Errors
     /// The first device call that failed; what was released before stays released.

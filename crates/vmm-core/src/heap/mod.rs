@@ -71,7 +71,7 @@ impl Default for HeapOptions {
 /// to the pool with its last block.
 ///
 /// ```
-/// # use std::sync::{Arc, Weak};
+/// # use std::sync::Arc;
 /// # use vmm_core::{Heap, HeapOptions, Owner, Pool, PoolOptions, StreamId, VirtualMemoryDevice};
 /// use vmm_core::placement::PlacementKind;
 /// # fn example<D: VirtualMemoryDevice + 'static>(device: Arc<D>, stream: StreamId) -> Result<(), Box<dyn std::error::Error>> {
