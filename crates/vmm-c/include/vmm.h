@@ -323,7 +323,8 @@ typedef struct {
     uint64_t private_pools;
     /// Of `reserved_bytes`, what serves private pools and leases that these have left.
     uint64_t private_reserved_bytes;
-    /// The highest `live_bytes` and `retired_bytes` together so far.
+    /// The highest `live_bytes` and `retired_bytes` together so far, as found whenever memory at hand did
+    /// not serve a request.
     uint64_t peak_active_bytes;
 } vmm_stats_t;
 

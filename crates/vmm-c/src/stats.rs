@@ -71,7 +71,8 @@ pub struct vmm_stats_t {
     pub private_pools: u64,
     /// Of `reserved_bytes`, what serves private pools and leases that these have left.
     pub private_reserved_bytes: u64,
-    /// The highest `live_bytes` and `retired_bytes` together so far.
+    /// The highest `live_bytes` and `retired_bytes` together so far, as found whenever memory at hand did
+    /// not serve a request.
     pub peak_active_bytes: u64,
 }
 

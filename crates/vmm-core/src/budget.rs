@@ -32,7 +32,7 @@ const FRAMES_PER_PEAK: u64 = 230;
 const LONGEST_PER_PEAK: u64 = 23;
 
 /// Without a given level, what is made ahead of need, what stays when memory is not needed any more, and
-/// what may be made rather than moved, above the peak in thousandths of it.
+/// what may be made rather than moved, above what was needed lately in thousandths of it.
 const AHEAD_PERMILLE: u64 = 22;
 const KEPT_PERMILLE: u64 = 32;
 const LEVEL_PERMILLE: u64 = 32;
@@ -148,10 +148,10 @@ impl Budget {
         self.peak.max(self.wish)
     }
 
-    /// What the pool makes ahead of need and tries to stay under, if that is known. A hectic program
-    /// without a level is given one above its peak.
+    /// What the pool tries to stay under, if that is known: the level that the user gave, or the one that
+    /// a hectic program gets.
     pub(crate) fn known_level(&self) -> Option<u64> {
-        let slack = || self.churn.slack().map(|slack| above(self.peak(), slack));
+        let slack = || self.churn.slack().map(|slack| above(self.recent_peak(), slack));
         self.given_level().or_else(slack)
     }
 
@@ -165,7 +165,7 @@ impl Budget {
 
     /// Up to here new frames are made rather than idle ones moved.
     pub(crate) fn level(&self) -> u64 {
-        self.known_level().unwrap_or(above(self.peak(), LEVEL_PERMILLE))
+        self.given_level().unwrap_or(self.above_recent(LEVEL_PERMILLE))
     }
 
     /// Up to here frames are made ahead of need.
@@ -178,23 +178,29 @@ impl Budget {
         above(self.recent_peak(), self.churn.slack().unwrap_or(0).max(more))
     }
 
+    /// What was needed lately, or is now.
     fn recent_peak(&self) -> u64 {
-        self.window_peak.max(self.last_window_peak)
+        self.window_peak.max(self.last_window_peak).max(self.wish)
     }
 
     /// The uniform length of frames.
     pub(crate) fn frame_len(&self, arena: ArenaId) -> u64 {
-        let len = match self.known_level() {
-            Some(level) => level / self.frames_per_level(),
-            None => self.peak() / (FRAMES_PER_PEAK >> self.churn.doublings()),
+        let len = match (self.given_level(), self.churn.slack()) {
+            (Some(level), _) => level / self.frames_per_level(),
+            (None, Some(slack)) => above(self.peak(), slack) / self.fewer(FRAMES_PER_LEVEL),
+            (None, None) => self.peak() / self.fewer(FRAMES_PER_PEAK),
         };
         let len = self.whole_granules(len);
         if is_short(arena) { len.min(SMALL_FRAME.max(self.granule)) } else { len }
     }
 
+    /// So many frames, or fewer where they have become longer.
+    fn fewer(&self, frames: u64) -> u64 {
+        frames >> self.churn.doublings()
+    }
+
     fn frames_per_level(&self) -> u64 {
-        let strands = !self.plain && self.given_level().is_some();
-        let leases = if strands { self.most_long_leases } else { 0 };
+        let leases = if self.plain { 0 } else { self.most_long_leases };
         let wanted = leases.saturating_mul(FRAMES_PER_LEASE);
         wanted.clamp(FRAMES_PER_LEVEL, MOST_FRAMES_PER_LEVEL)
     }
@@ -221,7 +227,7 @@ impl Budget {
     }
 
     /// How many bytes may be exchanged for frames of other lengths in all: no more than the peak, and once
-    /// more when frames become longer, or a program in which misfits come back would be served by their
+    /// more for each time that frames became longer, or a program in which misfits come back would be served by their
     /// exchange for ever.
     pub(crate) fn most_exchanged(&self) -> u64 {
         self.peak().saturating_mul(1 + u64::from(self.churn.doublings()))
@@ -231,8 +237,8 @@ impl Budget {
     /// frames have become longer.
     pub(crate) fn misfits(&self, arena: ArenaId) -> Option<impl Fn(u64) -> bool + use<>> {
         let too_long = self.too_long(arena)?;
-        let longer = self.churn.doublings() > 0;
-        Some(move |len| len >= too_long || longer && len <= too_long / 4)
+        let too_short = if self.churn.doublings() > 0 { self.frame_len(arena) / 2 } else { 0 };
+        Some(move |len| len >= too_long || len <= too_short)
     }
 
     fn whole_granules(&self, len: u64) -> u64 {

@@ -25,6 +25,9 @@ const MOST_PERMILLE: u64 = 200;
 const CALM_FRAMES: Rate = Rate { per_second: 400, patience: 200 };
 const FEW_FRAMES: usize = 8;
 
+/// One move alone, however large, says little about what follows.
+const MOST_OF_ONE_MOVE: usize = 50;
+
 /// How often frames may be made twice as long.
 const MOST_DOUBLINGS: u32 = 2;
 
@@ -46,7 +49,8 @@ impl Churn {
         if self.moves.passes(CALM_MOVES, 1, since) {
             self.permille = (self.permille + STEP_PERMILLE).min(MOST_PERMILLE);
         }
-        if self.frames.passes(CALM_FRAMES, frames.saturating_sub(FEW_FRAMES), since) {
+        let frames = frames.saturating_sub(FEW_FRAMES).min(MOST_OF_ONE_MOVE);
+        if self.frames.passes(CALM_FRAMES, frames, since) {
             self.doublings = (self.doublings + 1).min(MOST_DOUBLINGS);
         }
     }
@@ -56,7 +60,7 @@ impl Churn {
         (self.permille > 0).then_some(self.permille)
     }
 
-    /// How often the length of frames is doubled. It stays: to make them short again would cost as much.
+    /// How often the length of frames is doubled. That stays: to make them short again would cost as much.
     pub(crate) fn doublings(&self) -> u32 {
         self.doublings
     }
@@ -134,6 +138,11 @@ mod tests {
         let churn = after(10, far, 48);
         assert_eq!((churn.slack(), churn.doublings()), (None, 1));
         assert_eq!(after(100_000, far, 48).doublings(), MOST_DOUBLINGS);
+    }
+
+    #[test]
+    fn one_large_move_gets_no_longer_ones() {
+        assert_eq!(after(1, Duration::ZERO, 10_000).doublings(), 0);
     }
 
     #[test]

@@ -150,6 +150,12 @@ impl State {
         self.climb_with_patience(device, want, reach)
     }
 
+    /// Notes that a request is over, while it is known which work is.
+    pub(crate) fn end_climb(&mut self) {
+        self.budget.wish(0);
+        self.counters.note_active();
+    }
+
     /// What the first growth of a request may use: frames up to the target.
     fn first_means(&self, want: &Want, reach: Reach) -> Means {
         let target = if reach.device_full { 0 } else { self.budget.level() };

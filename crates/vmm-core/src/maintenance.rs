@@ -1,9 +1,10 @@
 //! Maintenance: what need not be done by the thread that allocates.
 //!
 //! In this order, because the first saves an allocation the most: frames made ahead of need, stale
-//! mappings removed, frames released that nobody needs. One step at a time, each a few device calls.
+//! mappings removed, frames exchanged for such as serve better, frames released that nobody needs. One step
+//! at a time, each a few device calls.
 
-use crate::arena::{LARGE, SMALL};
+use crate::arena::{ArenaId, LARGE, SMALL};
 use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::frame::MappingState;
 use crate::growth::Means;
@@ -209,7 +210,7 @@ impl State {
         let leaving: u64 = self.frames.leaving.iter().map(|id| self.frames.frames[*id].len).sum();
         let mut staying = self.counters.reserved_bytes - leaving;
         let before = staying;
-        self.send_away_idle(means, |frame| {
+        self.send_away_idle(means, |frame, _| {
             let goes = match keep {
                 Keep::AtLeast(bytes) => staying >= bytes.saturating_add(frame.len),
                 Keep::AtMost(bytes) => staying > bytes,
@@ -230,8 +231,8 @@ impl State {
         let Some(misfits) = self.budget.misfits(LARGE) else { return false };
         let mut found = false;
         let mut exchanged = 0;
-        self.send_away_idle(means, |frame| {
-            let goes = !found && misfits(frame.len) && !frame.granted;
+        self.send_away_idle(means, |frame, arena| {
+            let goes = !found && arena == LARGE && misfits(frame.len) && !frame.granted;
             if goes {
                 found = true;
                 exchanged = frame.len;
@@ -242,12 +243,15 @@ impl State {
         found
     }
 
-    /// Lets idle frames go that `goes` picks.
-    fn send_away_idle(&mut self, means: Means, mut goes: impl FnMut(&IdleFrame) -> bool) {
+    /// Lets idle frames go that `goes` picks, by what arena they lie in.
+    fn send_away_idle(&mut self, means: Means, mut goes: impl FnMut(&IdleFrame, ArenaId) -> bool) {
         for slot in self.timelines.slots().chain([READY]).collect::<Vec<_>>() {
             let reserve = Reserve { arena: LARGE, slot, except: None };
             let mut going = self.idle_frames(reserve, means);
-            going.retain(|frame| !frame.parts.is_empty() && goes(frame));
+            going.retain(|frame| {
+                let part = frame.parts.first();
+                part.is_some_and(|part| goes(frame, self.extents[part.extent].arena))
+            });
             let cuts = self.cut_all(going.iter().map(|frame| frame.parts.as_slice()));
             for (frame, parts) in going.iter().zip(cuts) {
                 for (mapping, extent) in parts {

@@ -25,8 +25,9 @@ pub struct Counters {
     pub peak_live_bytes: u64,
     /// The highest `requested_bytes` so far.
     pub peak_requested_bytes: u64,
-    /// The highest `live_bytes` and `retired_bytes` together so far: what the program's leases and the work
-    /// on them kept from being used again.
+    /// The highest `live_bytes` and `retired_bytes` together so far: what leases, and work of several streams
+    /// on such as were released, kept from being used again. It is looked at when memory at hand does
+    /// not serve a request, since only then the pool learns which work is over.
     pub peak_active_bytes: u64,
     /// The most bytes that frames had so far, without any that were only being made.
     pub peak_reserved_bytes: u64,
@@ -67,6 +68,11 @@ impl Counters {
         self.allocations += 1;
         self.peak_live_bytes = self.peak_live_bytes.max(self.live_bytes);
         self.peak_requested_bytes = self.peak_requested_bytes.max(self.requested_bytes);
+        self.peak_active_bytes = self.peak_active_bytes.max(self.live_bytes);
+    }
+
+    /// Notes what is active, when it is known which work is over.
+    pub(crate) fn note_active(&mut self) {
         self.peak_active_bytes = self.peak_active_bytes.max(self.live_bytes + self.retired_bytes);
     }
 

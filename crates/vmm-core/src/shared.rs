@@ -216,7 +216,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     }
 
     fn end_climb(&self) {
-        self.lock().budget.wish(0);
+        self.lock().end_climb();
         if self.options.maintenance == Maintenance::Inline {
             self.maintain();
         }

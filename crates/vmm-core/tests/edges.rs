@@ -309,3 +309,42 @@ fn memory_that_was_trimmed_comes_back_with_need_alone() {
     drop((small, pool));
     expect_clean(&device);
 }
+
+/// Where frames have become longer, short ones are exchanged, but not that of short leases, which would
+/// come back as it was, again and again.
+#[test]
+fn frames_of_short_leases_are_not_exchanged() {
+    let device = device(8 << 30);
+    let pool = pool(&device, by_hand());
+    let stream = device.make_stream();
+    let small = take(&pool, 512, stream);
+    let mut long: Vec<_> = (0..256).map(|_| take(&pool, 4 * MIB, stream)).collect();
+    for _ in 0..20 {
+        // Every second one makes room for a lease that needs as many frames in a row.
+        long.sort_by_key(|lease| std::cmp::Reverse(lease.addr()));
+        let mut index = 0;
+        long.retain(|_| {
+            index += 1;
+            index % 2 == 0
+        });
+        drop(take(&pool, 512 * MIB, stream));
+        long.extend((0..128).map(|_| take(&pool, 4 * MIB, stream)));
+    }
+    let before = pool.stats();
+    assert!(before.frames_moved > 400, "{:?}", before.counters);
+    device.finish_all();
+    while pool.maintain() {}
+    // Nothing that is idle is too much.
+    while let Some(more) = pool.allocate_at_hand(Request::new(2 * MIB, stream)).expect("sane") {
+        long.push(more);
+    }
+    drop(small);
+    while pool.maintain() {}
+    let released = pool.stats().frames_released - before.frames_released;
+    assert!(released < 100, "{released} frames were exchanged");
+    let misses = pool.stats().misses;
+    let small = take(&pool, 512, stream);
+    assert_eq!(pool.stats().misses, misses);
+    drop((small, long, pool));
+    expect_clean(&device);
+}

@@ -29,6 +29,7 @@ from statistics import geometric_mean, median
 
 from allocators import ALLOCATORS
 from runs import Session
+from small import RESERVED
 
 PROGRAMS = (
     "gpt2_train_varlen llama_lora_ckpt llama_generate bert_infer_varlen resnet_multires_train "
@@ -74,8 +75,8 @@ def native_peaks(session, programs):
     session.side_by_side(wanted)
     peaks = {name: [] for name in programs}
     for name, *run in wanted:
-        peaks[name].append(session.program(name, *run).get("peak_requested"))
-    return {name: max(found) if all(found) else None for name, found in peaks.items()}
+        peaks[name].append(session.program(name, *run).get("peak_requested") or 0)
+    return {name: max(found) or None for name, found in peaks.items()}
 
 
 def together(session, options):
@@ -203,14 +204,15 @@ def small(session, options, what, title, more=None, **how):
     rounds = session.one_per_device([one] * options.repeats)
     found = {name: [runs[name] for runs in rounds] for name in ways}
     names = next((r["found"] for runs in found.values() for r in runs if r["ok"]), {})
-    rows = []
+    rows, reserved = [], []
     for name in names:
-        row = [name]
-        for runs in found.values():
-            values = [run["found"][name] for run in runs if run["ok"]]
-            row.append(shown(median(values)) if values else "failed")
-        rows.append(row)
+        values = [[run["found"][name] for run in runs if run["ok"]] for runs in found.values()]
+        row = [shown(median(v) if v else None) for v in values]
+        case = name.removesuffix(RESERVED)
+        (rows if case == name else reserved).append([case, *row])
     table(title, ["", *found], rows)
+    if reserved:
+        table("Peak reserved over peak requested meanwhile", ["", *found], reserved)
 
 
 def allocations(session, options):

@@ -77,9 +77,11 @@ class Session:
         `(allocator, how)`, which make their steps in turns on one device."""
         conductor = turns.Conductor(len(ways))
         alone = self._alone[device]
+        # They wait for each other, and for those that take turns on the device before.
+        sharing = len(ways) * self._devices.count(device)
 
         def one(way, ends):
-            return run(*way, device, ends, len(ways))
+            return run(*way, device, ends, sharing)
 
         with ThreadPoolExecutor(len(ways)) as pool:
             found = pool.map(one, ways, conductor.ends)

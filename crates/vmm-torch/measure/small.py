@@ -15,6 +15,9 @@ import turns
 
 KIB, MIB = 1 << 10, 1 << 20
 
+# What follows the name of a case where the figure is peak reserved over peak requested.
+RESERVED = ", reserved"
+
 # Where this process's turn may end and those of others come.
 steps = builtins.range
 
@@ -88,7 +91,7 @@ def mixed(torch):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         found[name] = replacing(torch, *case)
-        found[f"{name}, reserved"] = reserved(torch)
+        found[name + RESERVED] = reserved(torch)
         figures[name] = allocators.figures()
     return found
 

@@ -55,8 +55,8 @@ class Statistics {
         stats.num_ooms = failures;
         stats.active = stats.allocation;
         stats.active_bytes = stats.allocated_bytes;
-        // As PyTorch's own allocator counts, memory is active, and requested, until the work of all its
-        // streams is over, also when it was released before.
+        // As with PyTorch's own allocator, memory is active, and requested, while streams still use it that
+        // it was recorded for; here while these are two or more, as far as the pool has looked.
         int64_t rounding = stats.allocated_bytes[0].peak - stats.requested_bytes[0].peak;
         for (StatArray *array : {&stats.active_bytes, &stats.requested_bytes}) {
             for (size_t which : {size_t{0}, LARGE}) {
