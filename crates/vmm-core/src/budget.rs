@@ -31,10 +31,9 @@ const FRAMES_PER_PEAK: u64 = 230;
 /// The longest frame that growth makes, as a part of the peak so far.
 const LONGEST_PER_PEAK: u64 = 23;
 
-/// Without a given level, what is made ahead of need, what stays when memory is not needed any more, and
-/// what may be made rather than moved, above what was needed lately in thousandths of it.
+/// Without a given level, what is made ahead of need, and what may be made rather than moved and stays
+/// when it is not needed any more, above what was needed lately in thousandths of it.
 const AHEAD_PERMILLE: u64 = 22;
-const KEPT_PERMILLE: u64 = 32;
 const LEVEL_PERMILLE: u64 = 32;
 
 /// The length of frames of the small arena, where the granule allows it.
@@ -163,7 +162,7 @@ impl Budget {
         }
     }
 
-    /// Up to here new frames are made rather than idle ones moved.
+    /// Up to here new frames are made rather than idle ones moved, and idle ones stay.
     pub(crate) fn level(&self) -> u64 {
         self.given_level().unwrap_or(self.above_recent(LEVEL_PERMILLE))
     }
@@ -227,8 +226,8 @@ impl Budget {
     }
 
     /// How many bytes may be exchanged for frames of other lengths in all: no more than the peak, and once
-    /// more for each time that frames became longer, or a program in which misfits come back would be served by their
-    /// exchange for ever.
+    /// more for each time that frames became longer, or a program in which misfits come back would be
+    /// served by their exchange for ever.
     pub(crate) fn most_exchanged(&self) -> u64 {
         self.peak().saturating_mul(1 + u64::from(self.churn.doublings()))
     }
@@ -262,8 +261,7 @@ impl Budget {
             self.last_window_peak = std::mem::replace(&mut self.window_peak, live);
             self.churn.relax();
         }
-        let kept = self.given_level().unwrap_or(self.above_recent(KEPT_PERMILLE));
-        reserved.saturating_sub(kept.max(self.recent_peak()))
+        reserved.saturating_sub(self.level().max(self.recent_peak()))
     }
 }
 

@@ -379,13 +379,14 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     pub(crate) fn reserve(&self, arena: ArenaId, need: u64) -> Result<(), PoolError> {
         const NO_MORE: PoolError = PoolError::Options("the pool holds as many addresses as it may");
         let cap = self.device_total.saturating_mul(ADDRESS_CAP).max(LEAST_RESERVATION);
-        let most = self.device.properties().max_reservation.min(cap / 4);
+        let properties = self.device.properties();
+        let most = properties.max_reservation.min(cap / 4);
         let wanted = match domain_of(arena) {
             GENERAL => self.options.reservation.unwrap_or(self.device_total.saturating_mul(16)),
             // There may be many private pools: each reserves as much again as it has, from little on.
             _ => self.lock().arenas[arena].address_bytes().max(LEAST_RESERVATION),
         };
-        let granule = self.device.properties().granule;
+        let granule = properties.granule;
         let need = round_up(need, granule).ok_or(NO_MORE)?;
         let mut len = (wanted.max(need).min(most) / granule * granule).max(granule);
         loop {

@@ -204,15 +204,15 @@ def small(session, options, what, title, more=None, **how):
     rounds = session.one_per_device([one] * options.repeats)
     found = {name: [runs[name] for runs in rounds] for name in ways}
     names = next((r["found"] for runs in found.values() for r in runs if r["ok"]), {})
-    rows, reserved = [], []
+    rows, ratios = [], []
     for name in names:
         values = [[run["found"][name] for run in runs if run["ok"]] for runs in found.values()]
         row = [shown(median(v) if v else None) for v in values]
         case = name.removesuffix(RESERVED)
-        (rows if case == name else reserved).append([case, *row])
+        (rows if case == name else ratios).append([case, *row])
     table(title, ["", *found], rows)
-    if reserved:
-        table("Peak reserved over peak requested meanwhile", ["", *found], reserved)
+    if ratios:
+        table("Peak reserved over peak requested meanwhile", ["", *found], ratios)
 
 
 def allocations(session, options):
