@@ -128,6 +128,8 @@ def main():
         torch = allocators.choose(options)
         if options.deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
+            # The attention of cuDNN gives other bits each time, which PyTorch does not warn of.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         if options.name in RACES:
             order_streams(torch)
         if options.digest:
