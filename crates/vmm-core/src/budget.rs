@@ -214,7 +214,7 @@ impl Budget {
     /// The length of a frame made for a request that lacks `missing` bytes.
     pub(crate) fn growth_len(&self, arena: ArenaId, missing: u64) -> u64 {
         let len = self.frame_len(arena);
-        if self.known_level().is_some() || is_short(arena) {
+        if self.given_level().is_some() || is_short(arena) {
             return len;
         }
         missing.min(self.whole_granules(self.peak() / LONGEST_PER_PEAK)).max(len)

@@ -4,7 +4,7 @@
 //!
 //! - *Longer frames*, where moves take many of them: a long lease of a small program may need thirty. Frames
 //!   four times as long strand more memory at their ends, and move with a quarter of the calls.
-//! - *A level* a twentieth to a fifth above its peak, where moves are many: one that replaces leases without
+//! - *A level* above its peak, where moves are many or take much of its time: one that replaces leases without
 //!   pause, and had to move for every thirtieth, finds a hole nearly always.
 //!
 //! Programs that compute between their allocations do not feel the moves, so they keep the tight memory.
@@ -12,16 +12,25 @@
 use std::time::Duration;
 
 /// Moves per second that no program feels, at about 100 µs each, and how many beyond those the pool bears
-/// before it takes slack, or more of it: a phase of a program may be hectic.
-const CALM_MOVES: Rate = Rate { per_second: 500, patience: 150 };
+/// before it takes slack: a phase of a program may be hectic.
+const CALM_MOVES: Rate = Rate { per_second: 100, patience: 75 };
 
-/// Slack is taken in steps of a twentieth of the peak, up to a fifth.
+/// The same of the time of the thread that waits for moves, in microseconds: a fiftieth of it for long. A
+/// program of short steps, such as inference at ever other lengths, feels moves that are too few to count.
+const CALM_TIME: Rate = Rate { per_second: 20_000, patience: 60_000 };
+
+/// About what a move takes, and each of its frames, in microseconds: the driver's calls on an H200.
+const MOVE_US: usize = 30;
+const FRAME_US: usize = 45;
+
+/// Slack in thousandths of the peak: what is taken first, what is added where that does not help, the most, and
+/// what is given back when time has passed. Less would be in vain: with a tenth such programs move for ever.
+const FIRST_PERMILLE: u64 = 150;
 const STEP_PERMILLE: u64 = 50;
 const MOST_PERMILLE: u64 = 200;
 
-/// The same of frames moved, at about 45 µs each on the thread that waits for them, before they become
-/// longer: a fiftieth of its time. The first few of a move do not count: where a move takes no more, longer
-/// frames are no help.
+/// The same of frames moved before they become longer. The first few of a move do not count: where a move
+/// takes no more, longer frames are no help.
 const CALM_FRAMES: Rate = Rate { per_second: 400, patience: 200 };
 const FEW_FRAMES: usize = 8;
 
@@ -36,6 +45,7 @@ const MOST_DOUBLINGS: u32 = 2;
 pub(crate) struct Churn {
     last: Duration,
     moves: Excess,
+    time: Excess,
     frames: Excess,
     permille: u64,
     doublings: u32,
@@ -46,8 +56,11 @@ impl Churn {
     pub(crate) fn moved(&mut self, now: Duration, frames: usize) {
         let since = now.saturating_sub(self.last);
         self.last = now;
-        if self.moves.passes(CALM_MOVES, 1, since) {
-            self.permille = (self.permille + STEP_PERMILLE).min(MOST_PERMILLE);
+        let counted = frames.min(MOST_OF_ONE_MOVE);
+        let many = self.moves.passes(CALM_MOVES, 1, since);
+        let long = self.time.passes(CALM_TIME, MOVE_US + FRAME_US * counted, since);
+        if many || long {
+            self.permille = (self.permille + STEP_PERMILLE).clamp(FIRST_PERMILLE, MOST_PERMILLE);
         }
         let frames = frames.saturating_sub(FEW_FRAMES).min(MOST_OF_ONE_MOVE);
         if self.frames.passes(CALM_FRAMES, frames, since) {
@@ -113,22 +126,34 @@ mod tests {
 
     #[test]
     fn a_calm_program_has_neither_however_long_it_runs() {
-        let churn = after(1_000_000, Duration::from_millis(5), 2);
+        let churn = after(1_000_000, Duration::from_millis(11), 2);
         assert_eq!((churn.slack(), churn.doublings()), (None, 0));
     }
 
     #[test]
     fn a_short_burst_has_neither() {
-        let churn = after(150, Duration::from_micros(1), 2);
+        let churn = after(75, Duration::from_micros(1), 2);
         assert_eq!((churn.slack(), churn.doublings()), (None, 0));
     }
 
     #[test]
-    fn many_moves_get_more_and_more_slack_up_to_a_bound() {
+    fn many_moves_get_slack_and_then_more_up_to_a_bound() {
         let slack = |moves| after(moves, Duration::from_micros(10), 1).slack();
-        assert_eq!(slack(160), Some(STEP_PERMILLE));
-        assert_eq!(slack(240), Some(2 * STEP_PERMILLE));
+        assert_eq!(slack(80), Some(FIRST_PERMILLE));
+        assert_eq!(slack(120), Some(FIRST_PERMILLE + STEP_PERMILLE));
         assert_eq!(slack(100_000), Some(MOST_PERMILLE));
+    }
+
+    #[test]
+    fn few_moves_that_take_a_tenth_of_the_time_get_slack() {
+        let moves = |moves| after(moves, Duration::from_millis(11), 24).slack();
+        assert_eq!(moves(60), None);
+        assert_eq!(moves(80), Some(FIRST_PERMILLE));
+    }
+
+    #[test]
+    fn few_moves_that_take_a_hundredth_of_the_time_get_none() {
+        assert_eq!(after(100_000, Duration::from_millis(110), 24).slack(), None);
     }
 
     #[test]
@@ -141,8 +166,9 @@ mod tests {
     }
 
     #[test]
-    fn one_large_move_gets_no_longer_ones() {
-        assert_eq!(after(1, Duration::ZERO, 10_000).doublings(), 0);
+    fn one_large_move_gets_neither() {
+        let churn = after(1, Duration::ZERO, 10_000);
+        assert_eq!((churn.slack(), churn.doublings()), (None, 0));
     }
 
     #[test]
