@@ -326,6 +326,8 @@ typedef struct {
     /// The highest `live_bytes` and `retired_bytes` together so far, as found whenever memory at hand did
     /// not serve a request.
     uint64_t peak_active_bytes;
+    /// The most frames that there were at once so far.
+    uint64_t peak_frames;
 } vmm_stats_t;
 
 /// One piece of a pool's address space.
@@ -508,7 +510,7 @@ vmm_status_t vmm_find(vmm_pool_t *pool, const void *ptr, vmm_lease_t *lease);
 /// that it was captured with whenever it runs. Limit, accounts and streams are those of the pool.
 /// It has no memory before the first allocation.
 ///
-/// `VMM_OUT_OF_MEMORY` if 254 others live or have leases. On an error `id` is set to 0.
+/// `VMM_OUT_OF_MEMORY` if 4094 others live or have leases. On an error `id` is set to 0.
 ///
 /// Needs:
 /// `pool` is NULL or lives, `id` is NULL or can be written.

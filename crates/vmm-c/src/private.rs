@@ -50,7 +50,7 @@ impl From<AllocAtError> for Fault {
 /// that it was captured with whenever it runs. Limit, accounts and streams are those of the pool.
 /// It has no memory before the first allocation.
 ///
-/// `VMM_OUT_OF_MEMORY` if 254 others live or have leases. On an error `id` is set to 0.
+/// `VMM_OUT_OF_MEMORY` if 4094 others live or have leases. On an error `id` is set to 0.
 ///
 /// # Safety
 /// `pool` is NULL or lives, `id` is NULL or can be written.

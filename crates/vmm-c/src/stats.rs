@@ -74,6 +74,8 @@ pub struct vmm_stats_t {
     /// The highest `live_bytes` and `retired_bytes` together so far, as found whenever memory at hand did
     /// not serve a request.
     pub peak_active_bytes: u64,
+    /// The most frames that there were at once so far.
+    pub peak_frames: u64,
 }
 
 // SAFETY: `size` comes first, and all other fields are 64-bit integers.
@@ -113,6 +115,7 @@ impl From<Stats> for vmm_stats_t {
             private_pools: stats.private_pools,
             private_reserved_bytes: stats.private_reserved_bytes,
             peak_active_bytes: stats.peak_active_bytes,
+            peak_frames: stats.peak_frames,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::table::Table;
 use crate::timeline::{Point, READY, StreamSlot};
 use std::ops::{Index, IndexMut};
 
-pub(crate) type ArenaId = u8;
+pub(crate) type ArenaId = u16;
 /// Whose memory it is: [`GENERAL`], or that of a private pool, by its arena.
 pub(crate) type DomainId = ArenaId;
 /// The domain of all memory that belongs to no private pool.
@@ -21,6 +21,9 @@ pub(crate) const SMALL: ArenaId = 0;
 pub(crate) const LARGE: ArenaId = 1;
 /// The longest lease of the small arena, in bytes.
 pub(crate) const SMALL_MAX: u64 = 1 << 20;
+
+/// Every miss looks at all arenas, so there is a bound that no program meets which means to.
+pub(crate) const MOST_ARENAS: usize = 4096;
 
 /// The domain that an arena belongs to.
 pub(crate) fn domain_of(arena: ArenaId) -> DomainId {
@@ -46,30 +49,28 @@ pub(crate) struct Arena {
 /// All arenas of a pool.
 #[derive(Debug)]
 pub(crate) struct Arenas {
-    /// With a place for every id, so that the hot path need not check one.
-    table: Box<[Arena; ARENAS]>,
-    in_use: usize,
+    table: Vec<Arena>,
 }
-
-const ARENAS: usize = ArenaId::MAX as usize + 1;
 
 impl Arenas {
     /// Those of the general domain.
     pub(crate) fn new() -> Self {
-        let table: Vec<Arena> = (0..ARENAS).map(|_| Arena::new()).collect();
-        Self { table: table.try_into().expect("as many as there are ids"), in_use: 2 }
+        Self { table: vec![Arena::new(), Arena::new()] }
     }
 
-    /// Adds one for private pools; `None` if there are as many as there can be.
+    /// Adds one for private pools; `None` if there are as many as there may be.
     pub(crate) fn add_private(&mut self) -> Option<DomainId> {
-        let domain = DomainId::try_from(self.in_use).ok()?;
-        self.in_use += 1;
-        Some(domain)
+        let domain = self.table.len();
+        if domain >= MOST_ARENAS {
+            return None;
+        }
+        self.table.push(Arena::new());
+        DomainId::try_from(domain).ok()
     }
 
     /// All that were added, by id.
     pub(crate) fn all(&self) -> &[Arena] {
-        &self.table[..self.in_use]
+        &self.table
     }
 
     /// Those of a domain.

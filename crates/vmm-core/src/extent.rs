@@ -11,6 +11,7 @@
 //!
 //! Every byte of a frame is in exactly one extent that is neither `Dead` nor `Void`.
 
+use crate::arena::ArenaId;
 use crate::region::RegionId;
 use crate::timeline::{READY, StreamSlot};
 use std::ops::{Index, IndexMut};
@@ -56,12 +57,12 @@ pub(crate) struct Extent {
     /// `Free`: who may take it. `Live`: where it was allocated.
     pub(crate) stream: StreamSlot,
     pub(crate) kind: Kind,
-    pub(crate) arena: u8,
+    pub(crate) arena: ArenaId,
     pub(crate) region: RegionId,
 }
 
 // A few of them to a cache line matter on the hot path.
-const _: () = assert!(size_of::<Extent>() == 72);
+const _: () = assert!(size_of::<Extent>() == 80);
 
 impl Default for Extent {
     fn default() -> Self {

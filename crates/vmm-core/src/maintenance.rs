@@ -92,7 +92,7 @@ impl State {
             .map(|growth| Step(Work::Grow(growth)))
     }
 
-    fn free_in(&self, arena: u8) -> u64 {
+    fn free_in(&self, arena: ArenaId) -> u64 {
         let arena = &self.arenas[arena];
         self.timelines
             .slots()

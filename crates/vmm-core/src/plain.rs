@@ -252,7 +252,7 @@ impl State {
         let region = Region::new(base, len, len, extent);
         self.arenas[arena].add_region(&mut self.extents, region);
         let frame = self.frames.add(handle, len);
-        self.counters.made(self.frames.bytes);
+        self.counters.made(self.frames.frames.len(), self.frames.bytes);
         self.add_mapping(frame, extent, range(base, len), Some(Vec::new()));
         let whole = self.set_free(extent, Point { stream: new.slot, epoch: 0 });
         want.map(|want| self.carve(whole, want))

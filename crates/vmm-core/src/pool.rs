@@ -426,8 +426,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// stay as they are.
     pub fn reset_peaks(&self) {
         let mut state = self.handle.shared.lock();
-        let made = state.frames.bytes;
-        state.counters.reset_peaks(made);
+        let (frames, bytes) = (state.frames.frames.len(), state.frames.bytes);
+        state.counters.reset_peaks(frames, bytes);
     }
 
     /// Everything the pool has, at this moment.

@@ -172,7 +172,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// A new private pool. It has no memory yet.
     ///
     /// # Errors
-    /// [`PoolError::TooManyPrivatePools`] if 254 others live or have leases, and
+    /// [`PoolError::TooManyPrivatePools`] if 4094 others live or have leases, and
     /// [`PoolError::Device`] if the device could not be asked how far its work is.
     pub fn private_pool(&self) -> Result<PrivatePool<D>, PoolError> {
         let (id, domain) = self.shared().begin_tenancy()?;

@@ -31,6 +31,8 @@ pub struct Counters {
     pub peak_active_bytes: u64,
     /// The most bytes that frames had so far, without any that were only being made.
     pub peak_reserved_bytes: u64,
+    /// The most frames that there were at once so far.
+    pub peak_frames: u64,
     /// Leases made.
     pub allocations: u64,
     /// Leases ended.
@@ -89,17 +91,19 @@ impl Counters {
         self.reserved_bytes += len;
     }
 
-    /// Notes that frames exist, `made` bytes of them in all.
-    pub(crate) fn made(&mut self, made: u64) {
-        self.peak_reserved_bytes = self.peak_reserved_bytes.max(made);
+    /// Notes that so many frames exist, of `bytes` in all.
+    pub(crate) fn made(&mut self, frames: usize, bytes: u64) {
+        self.peak_frames = self.peak_frames.max(frames as u64);
+        self.peak_reserved_bytes = self.peak_reserved_bytes.max(bytes);
     }
 
-    /// Begins the peaks anew, when frames exist of `made` bytes in all.
-    pub(crate) fn reset_peaks(&mut self, made: u64) {
+    /// Begins the peaks anew, when so many frames exist, of `bytes` in all.
+    pub(crate) fn reset_peaks(&mut self, frames: usize, bytes: u64) {
         self.peak_live_bytes = self.live_bytes;
         self.peak_requested_bytes = self.requested_bytes;
         self.peak_active_bytes = self.live_bytes + self.retired_bytes;
-        self.peak_reserved_bytes = made;
+        self.peak_frames = frames as u64;
+        self.peak_reserved_bytes = bytes;
     }
 
     pub(crate) fn unreserve(&mut self, len: u64) {

@@ -57,7 +57,7 @@ impl State {
             }
         }
         self.steps_under_way -= 1;
-        self.counters.made(self.frames.bytes);
+        self.counters.made(self.frames.frames.len(), self.frames.bytes);
         let mut point = Point { stream: growth.slot, epoch };
         if let Some(prefix) = growth.prefix {
             let front = self.last_use(prefix);

@@ -18,7 +18,7 @@
 //! A captured graph may have been launched on any stream. So when a private pool is released, its
 //! memory counts as in use by all that is queued on every stream by then.
 
-use crate::arena::{ArenaId, DomainId, LARGE};
+use crate::arena::{ArenaId, DomainId, LARGE, MOST_ARENAS};
 use crate::bins::UNIT;
 use crate::device::VirtualMemoryDevice;
 use crate::extent::{Kind, NONE};
@@ -29,9 +29,8 @@ use crate::timeline::{Point, READY, StreamSlot, raise};
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// Private pools that may have memory at once: one for each of the 256 arenas that there can be, but for
-/// the two general ones.
-pub(crate) const MOST_PRIVATE_POOLS: usize = 254;
+/// Private pools that may have memory at once: one for each arena but the two general ones.
+pub(crate) const MOST_PRIVATE_POOLS: usize = MOST_ARENAS - 2;
 
 /// The first arena that is not general.
 const FIRST: ArenaId = LARGE + 1;
@@ -168,7 +167,7 @@ impl State {
         for index in 0..self.tenancies.all.len() {
             if let Tenancy::Released(points) = &mut self.tenancies.all[index] {
                 let points = std::mem::take(points);
-                let domain = FIRST + DomainId::try_from(index).expect("no more than 256 arenas");
+                let domain = FIRST + DomainId::try_from(index).expect("a bounded number of arenas");
                 self.sweep(domain, points);
             }
         }
@@ -177,7 +176,8 @@ impl State {
     fn sweep(&mut self, domain: DomainId, mut points: Vec<Point>) {
         let slots: Vec<StreamSlot> = self.timelines.slots().collect();
         for slot in slots {
-            for id in self.free_of(slot, |other| other == domain) {
+            let free: Vec<_> = self.arenas[domain].free(&self.extents, slot, UNIT).collect();
+            for id in free {
                 raise(&mut points, self.last_use(id));
                 self.reassign(id, Point::REACHED);
             }

@@ -111,11 +111,18 @@ fn the_work_of_every_user_counts() {
     pool.release_raw(more, None).unwrap();
     let stats = pool.stats();
     assert_eq!((stats.peak_live_bytes, stats.peak_active_bytes), (64 << 20, 65 << 20));
+    let most = stats.peak_frames;
+    assert_eq!(most, stats.frames, "none is gone yet");
     pool.reset_peaks();
     assert_eq!(pool.stats().peak_active_bytes, 1 << 20);
     pool.device().finish_all();
     pool.trim(u64::MAX).unwrap();
     assert_eq!(pool.stats().retired_bytes, 0);
+    pool.trim(0).unwrap();
+    let stats = pool.stats();
+    assert!(stats.frames < most && stats.peak_frames == most, "{stats:?}");
+    pool.reset_peaks();
+    assert_eq!(pool.stats().peak_frames, stats.frames);
 }
 
 /// Those that nobody has released end with the call, also shared ones.
