@@ -29,6 +29,10 @@ const FIRST_PERMILLE: u64 = 150;
 const STEP_PERMILLE: u64 = 50;
 const MOST_PERMILLE: u64 = 200;
 
+/// How often the time between two steps of giving slack back may be doubled: by then ten minutes, with a
+/// time to live of ten seconds.
+const MOST_RETAKEN: u32 = 6;
+
 /// The same of frames moved before they become longer. The first few of a move do not count: where a move
 /// takes no more, longer frames are no help.
 const CALM_FRAMES: Rate = Rate { per_second: 400, patience: 200 };
@@ -48,6 +52,12 @@ pub(crate) struct Churn {
     time: Excess,
     frames: Excess,
     permille: u64,
+    /// Whether slack was given back since it was taken.
+    gave_back: bool,
+    /// How often it was taken again after that.
+    retaken: u32,
+    /// Times to live since a step was taken or given back.
+    passed: u32,
     doublings: u32,
 }
 
@@ -60,7 +70,7 @@ impl Churn {
         let many = self.moves.passes(CALM_MOVES, 1, since);
         let long = self.time.passes(CALM_TIME, MOVE_US + FRAME_US * counted, since);
         if many || long {
-            self.permille = (self.permille + STEP_PERMILLE).clamp(FIRST_PERMILLE, MOST_PERMILLE);
+            self.take_slack();
         }
         let frames = frames.saturating_sub(FEW_FRAMES).min(MOST_OF_ONE_MOVE);
         if self.frames.passes(CALM_FRAMES, frames, since) {
@@ -78,10 +88,22 @@ impl Churn {
         self.doublings
     }
 
-    /// Gives a step of slack back: time has passed, and the program may have changed. It is taken again
-    /// soon if it has not.
+    fn take_slack(&mut self) {
+        self.permille = (self.permille + STEP_PERMILLE).clamp(FIRST_PERMILLE, MOST_PERMILLE);
+        self.retaken += u32::from(std::mem::take(&mut self.gave_back));
+        self.passed = 0;
+    }
+
+    /// Notes that a time to live has passed. After some of them a step of slack is given back, for the program
+    /// may have changed. If it has not it moves again, and a server would feel that over and over: so each
+    /// time that slack had to be taken again it stays twice as long.
     pub(crate) fn relax(&mut self) {
-        self.permille = self.permille.saturating_sub(STEP_PERMILLE);
+        self.passed += 1;
+        if self.permille > 0 && self.passed >= 1 << self.retaken.min(MOST_RETAKEN) {
+            self.permille = self.permille.saturating_sub(STEP_PERMILLE);
+            self.gave_back = true;
+            self.passed = 0;
+        }
     }
 }
 
@@ -176,12 +198,28 @@ mod tests {
         assert_eq!(after(100_000, Duration::from_micros(10), FEW_FRAMES).doublings(), 0);
     }
 
+    /// How many times to live pass before no slack is left.
+    fn until_none(churn: &mut Churn) -> u32 {
+        let mut passed = 0;
+        while churn.slack().is_some() {
+            churn.relax();
+            passed += 1;
+        }
+        passed
+    }
+
     #[test]
-    fn slack_goes_when_time_passes() {
-        let mut churn = Churn { permille: MOST_PERMILLE, ..Churn::default() };
+    fn slack_goes_when_time_passes_and_later_if_it_had_to_be_taken_again() {
+        let mut churn = Churn::default();
         churn.relax();
-        assert_eq!(churn.slack(), Some(MOST_PERMILLE - STEP_PERMILLE));
-        (1..MOST_PERMILLE / STEP_PERMILLE).for_each(|_| churn.relax());
-        assert_eq!(churn.slack(), None);
+        churn.take_slack();
+        let steps = u32::try_from(FIRST_PERMILLE / STEP_PERMILLE).expect("few");
+        assert_eq!(until_none(&mut churn), steps);
+        for retaken in 1..=2 * MOST_RETAKEN {
+            churn.take_slack();
+            churn.take_slack();
+            assert_eq!(churn.slack(), Some(MOST_PERMILLE));
+            assert_eq!(until_none(&mut churn), (steps + 1) << retaken.min(MOST_RETAKEN));
+        }
     }
 }
