@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import subprocess
 import unittest
 import unittest.mock
 import warnings
@@ -53,6 +55,8 @@ class Files(WithFakeTorch):
             self.run_of(str(script), gpus=("GPU", "other GPU")),
             self.run_of("-c"),
         ]
+        with unittest.mock.patch.object(last.sys, "orig_argv", ["python", "-c", "other code"]):
+            runs.append(self.run_of("-c"))
         self.assertEqual(len({run.file for run in runs}), len(runs))
         self.assertEqual(self.run_of(str(link)).file, runs[0].file)
         self.assertEqual(self.run_of(os.path.relpath(script)).file, runs[0].file)
@@ -123,6 +127,39 @@ class Files(WithFakeTorch):
         told += self.told(run.write)[1]
         self.assertEqual(len(told), 1, told)
         self.assertIn("cannot be", told[0])
+
+
+# As much of the driver's library as names GPUs; the second cannot be asked.
+NVML = """
+#include <string.h>
+extern "C" {
+int nvmlInit_v2() { return 0; }
+int nvmlShutdown() { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 3; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **gpu) {
+    *gpu = (void *)(0x7fff12345678ul + index); return index == 1 ? 15 : 0; }
+int nvmlDeviceGetName(void *gpu, char *name, unsigned length) {
+    strncpy(name, gpu < (void *)0x7fff12345678ul ? "a wrong one" : "some GPU", length); return 0; }
+}
+"""
+
+
+class Names(WithFakeTorch):
+    CODE = "from vmm_torch import last; print(last.gpu_names())"
+
+    def test_gpus_have_their_names(self):
+        if shutil.which("g++") is None:
+            self.skipTest("there is no g++ here")
+        command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o"]
+        library = self.folder / "libnvidia-ml.so.1"
+        subprocess.run([*command, str(library)], input=NVML.encode(), check=True)
+        status, output = self.run_python(self.CODE, LD_LIBRARY_PATH=str(self.folder))
+        self.assertEqual((status, output), (0, "['some GPU']\n"))
+
+    def test_a_library_that_is_none_names_none(self):
+        (self.folder / "libnvidia-ml.so.1").write_text("no library")
+        status, output = self.run_python(self.CODE, LD_LIBRARY_PATH=str(self.folder))
+        self.assertEqual((status, output), (0, "[]\n"))
 
 
 class Runs(WithFakeTorch):

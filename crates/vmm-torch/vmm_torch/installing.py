@@ -1,6 +1,7 @@
 """Putting the allocator in, once, before CUDA is used."""
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -62,7 +63,8 @@ def install(**options):
         _installed = Installed(chosen, door, library, last)
         atexit.register(_end)
         _installed.log(
-            f"libvmm {library.version()}, the {door.name} door, PyTorch {torch.__version__}, {chosen}"
+            f"libvmm {library.version()}, the {door.name} door, PyTorch {torch.__version__}, {chosen}, "
+            f"{chosen.frame_kind()} frames"
         )
         if last:
             _note_before_resets(torch)
@@ -127,7 +129,9 @@ def _note_before_resets(torch):
 def _note_peaks():
     from .own import stats
 
-    _installed.last.note({n: f["peak_requested_bytes"] for n, f in stats().items()})
+    # Where even figures cannot be had, the program has to learn of it by other means.
+    with contextlib.suppress(VmmError):
+        _installed.last.note({n: f["peak_requested_bytes"] for n, f in stats().items()})
 
 
 def _end():

@@ -38,6 +38,9 @@ class LastRun:
         """That of this process's command: the script, its arguments, which of its processes this
         is, and the names of the GPUs here."""
         script, *arguments = sys.argv or [""]
+        if script == "-c":
+            # With the code, which `sys.argv` leaves out.
+            script, *arguments = sys.orig_argv
         if os.path.exists(script):
             script = os.path.realpath(script)
         identity = {
@@ -101,20 +104,20 @@ def target_of(peak):
 def gpu_names():
     """The names of the GPUs of this machine, each once; none if the driver's library does not tell.
     It does so without CUDA, which must not be in use yet."""
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return []
-    if nvml.nvmlInit_v2() != 0:
-        return []
     count, gpu, name = ctypes.c_uint(), ctypes.c_void_p(), ctypes.create_string_buffer(96)
     names = set()
-    nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-    for index in range(count.value):
-        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu)) == 0:
-            if nvml.nvmlDeviceGetName(gpu, name, len(name)) == 0:
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() != 0:
+            return []
+        nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        for index in range(count.value):
+            found = nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu))
+            if found == 0 and nvml.nvmlDeviceGetName(gpu, name, len(name)) == 0:
                 names.add(name.value.decode(errors="replace"))
-    nvml.nvmlShutdown()
+        nvml.nvmlShutdown()
+    except (OSError, AttributeError):
+        return []
     return sorted(names)
 
 

@@ -82,19 +82,22 @@ class Options:
                 chosen[name] = _check(name, environ[variable], variable)
         return cls(**chosen)
 
+    def frame_kind(self, environ=os.environ):
+        """The kind of frames that is asked for."""
+        if self.frames != "auto":
+            return self.frames
+        size = environ.get("WORLD_SIZE") or "1"
+        here = environ.get("LOCAL_WORLD_SIZE") or size
+        return "device" if size == "1" else "exportable" if here == size else "rdma"
+
     def settings(self, environ=os.environ):
         """The options as numbers, for the library; the target must be one."""
-        frames = self.frames
-        if frames == "auto":
-            size = environ.get("WORLD_SIZE") or "1"
-            here = environ.get("LOCAL_WORLD_SIZE") or size
-            frames = "device" if size == "1" else "exportable" if here == size else "rdma"
         return Settings(
             limit=self.limit,
             target=self.target,
             time_to_live_ns=RETENTION_SECONDS[self.retention] * 10**9,
             cross_stream=CROSS_STREAM[self.cross_stream],
-            frame_kind=FRAMES[frames],
+            frame_kind=FRAMES[self.frame_kind(environ)],
             log_level=LOG[self.log],
         )
 

@@ -29,15 +29,18 @@ def reach(options):
     others = spawn.get_preparation_data
 
     def with_the_allocator(name):
-        return {**others(name), "vmm_torch": _Passenger(options, name, sys.argv)}
+        data = others(name)
+        given = {key: data[key] for key in ("name", "sys_argv", "sys_path")}
+        return {**data, "vmm_torch": _Passenger(options, given)}
 
     spawn.get_preparation_data = with_the_allocator
 
 
-def _arrive(options, name, arguments):
-    # multiprocessing does the same a little later, but the target "last" wants to know both.
-    multiprocessing.current_process().name = name
-    sys.argv = arguments
+def _arrive(options, given):
+    # As multiprocessing does a little later: PyTorch has to be found, and the target "last" wants to
+    # know which process of which command this is.
+    multiprocessing.current_process().name = name = given["name"]
+    sys.argv, sys.path = given["sys_argv"], given["sys_path"]
     try:
         install(**options)
     except VmmError as error:
