@@ -63,8 +63,8 @@ def install(**options):
         _installed = Installed(chosen, door, library, last)
         atexit.register(_end)
         _installed.log(
-            f"libvmm {library.version()}, the {door.name} door, PyTorch {torch.__version__}, {chosen}, "
-            f"{chosen.frame_kind()} frames"
+            f"libvmm {library.version()}, the {door.name} door, PyTorch {torch.__version__}, "
+            f"{chosen}, {chosen.frame_kind()} frames"
         )
         if last:
             _note_before_resets(torch)

@@ -44,7 +44,7 @@ class LastRun:
         if os.path.exists(script):
             script = os.path.realpath(script)
         identity = {
-            "command": [script, *arguments],
+            "command": [str(script), *map(str, arguments)],
             "process": multiprocessing.current_process().name,
             "rank": os.environ.get("RANK", ""),
             "gpus": gpu_names(),
