@@ -1,15 +1,17 @@
 """Options and the command line: needs neither PyTorch nor a GPU."""
 
+import ctypes
 import os
+import re
 import tempfile
 import unittest
 from pathlib import Path
 
 import support
 
-from vmm_torch import OptionError, Options, VmmError
+from vmm_torch import OptionError, Options, VmmError, build, library
 from vmm_torch.__main__ import split
-from vmm_torch.options import parse_bytes, parse_limit
+from vmm_torch.options import Settings, parse_bytes, parse_limit
 
 
 class Lengths(unittest.TestCase):
@@ -102,6 +104,23 @@ class Choosing(unittest.TestCase):
         ):
             environ = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": local}
             self.assertEqual(Options(frames=frames).settings(environ).frame_kind, kind)
+
+
+class Structs(unittest.TestCase):
+    def test_figures_are_those_of_the_header(self):
+        header = (build.header_folder() / "vmm.h").read_text()
+        (body,) = re.findall(r"typedef struct \{([^}]*)\} vmm_stats_t;", header)
+        fields = re.findall(r"^    (?:size_t|uint64_t) (\w+);$", body, re.MULTILINE)
+        self.assertGreater(len(fields), 30)
+        # A library may be older than this package.
+        self.assertEqual([name for name, _ in library.Stats._fields_][: len(fields)], fields)
+
+    def test_settings_are_those_of_the_sources(self):
+        source = (build.SOURCES / "pools.h").read_text()
+        (body,) = re.findall(r"struct vmm_torch_settings_t \{([^}]*)\};", source)
+        fields = re.findall(r"^    (uint64_t|uint32_t) (\w+);", body, re.MULTILINE)
+        types = {ctypes.c_uint64: "uint64_t", ctypes.c_uint32: "uint32_t"}
+        self.assertEqual([(types[kind], name) for name, kind in Settings._fields_], fields)
 
 
 class CommandLine(unittest.TestCase):
