@@ -104,7 +104,8 @@ class Processes(unittest.TestCase):
         """)
 
     def test_a_fork_after_cuda_ends_cleanly(self):
-        # At once, and with all that the interpreter does at its end.
+        # At once, and with all that the interpreter does at its end. The threads hold the allocator's
+        # locks, and not the driver's, which takes them in a process that ends, too.
         for end in ("os._exit(0)", "sys.exit(0)"):
             self.run_clean(f"""
                 x = [torch.ones(1 << 20, device='cuda') for _ in range(8)]
@@ -112,7 +113,7 @@ class Processes(unittest.TestCase):
                 done = False
                 def work():
                     while not done:
-                        torch.ones(1 << 10, device='cuda')
+                        torch.empty(1 << 10, device='cuda')
                 threads = [threading.Thread(target=work) for _ in range(3)]
                 for t in threads: t.start()
                 for _ in range(10):
