@@ -129,7 +129,7 @@ class Processes(unittest.TestCase):
     def test_a_history_can_be_saved_at_the_end(self):
         # Functions that were registered before run after the allocator's own.
         code = """
-            import atexit, pickle, torch, vmm_torch
+            import atexit, torch, vmm_torch
             def save():
                 events = torch.cuda.memory._snapshot()["device_traces"][0]
                 print(("alloc", 123 << 20) in [(e["action"], e["size"]) for e in events])
