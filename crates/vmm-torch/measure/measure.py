@@ -6,7 +6,8 @@ parts:
   reserved     peak reserved over peak requested, with a target of 1.015 times the peak and without
   limited      who finishes with 1.03 times the peak requested
   equal        outputs and losses against the native allocator's, bit by bit
-  time         seconds against the native allocator, without a limit and with one
+  time         seconds against the native allocator, without a limit and with one: of the set-up, from
+               the first model that goes to the device to the first loop, and of the steps
   allocations  one tensor allocated and freed, and tensors replaced at random among many
   encoder      an encoder of the size of BERT-base at varying lengths
   batch        the largest batch of that in a fixed budget
@@ -168,28 +169,32 @@ def times(session, options):
     rows, means = [], {name: [] for name in names[1:]}
     for program, runs in zip(options.programs, session.one_per_device(jobs), strict=True):
         native = runs.get("native", {"ok": False})
-        row = [program, *(["", "failed"] if not native["ok"] else [])]
+        row = [program, *(["", "", "failed"] if not native["ok"] else [])]
         if native["ok"]:
-            row += [str(len(native["steps"])), shown(sum(native["steps"]))]
+            setup = "" if native["setup"] is None else shown(native["setup"])
+            row += [setup, str(len(native["steps"])), shown(sum(native["steps"]))]
         for name in names[1:]:
-            whole, step = relative(native, runs.get(name))
+            setup, whole, step = relative(native, runs.get(name))
             if whole:
                 means[name].append(whole)
-            row += [shown(whole), shown(step)]
+            row += [shown(setup) if setup or not whole else "", shown(whole), shown(step)]
         rows.append(row)
-    geometric = [[shown(geometric_mean(m) if m else None), ""] for m in means.values()]
-    rows.append(["geometric mean", "", "", *sum(geometric, [])])
-    heads = [[f"{name}, all steps", "median step"] for name in names[1:]]
+    geometric = [["", shown(geometric_mean(m) if m else None), ""] for m in means.values()]
+    rows.append(["geometric mean of those that ran", "", "", "", *sum(geometric, [])])
+    heads = [[f"{name}, set-up", "all steps", "median step"] for name in names[1:]]
     title = "Time over the native allocator's, all in turns, a step at a time"
-    table(title, ["program", "steps", "native s", *sum(heads, [])], rows)
+    table(title, ["program", "native set-up s", "steps", "native s", *sum(heads, [])], rows)
 
 
 def relative(native, run):
-    """The time of all steps, and of the median one, over the native allocator's."""
-    if not (native["ok"] and run and run["ok"] and len(run["steps"]) == len(native["steps"])):
-        return None, None
+    """The time of the set-up, where there is one, of all steps, and of the median one, over the
+    native allocator's; None of a run that failed."""
+    if not (native["ok"] and run and run["ok"] and len(run["steps"]) == len(native["steps"]) > 0):
+        return None, None, None
+    setup = run["setup"] / native["setup"] if native["setup"] and run["setup"] else None
     pairs = zip(run["steps"], native["steps"], strict=True)
-    return sum(run["steps"]) / sum(native["steps"]), median(own / other for own, other in pairs)
+    whole = sum(run["steps"]) / sum(native["steps"])
+    return setup, whole, median(own / other for own, other in pairs)
 
 
 def small(session, options, what, title, more=None, **how):

@@ -3,16 +3,14 @@
 usage: program.py --allocator native|expandable|vmm [--limit BYTES] [--target BYTES] [--digest]
                   [--deterministic] [--scale X] [--turns IN,OUT] FOLDER NAME OUT.json
 
-FOLDER has workloads.py and more_workloads.py. With --digest the outputs of models and the losses go
-into a digest, which costs some time. With --deterministic PyTorch takes deterministic kernels where
+FOLDER has workloads.py and more_workloads.py. With --digest the bytes of outputs of models and of
+losses go into a digest, which costs some time. With --deterministic PyTorch takes deterministic kernels where
 it has them, which costs more. With --turns it makes its steps in turns with other processes.
 """
 
-import hashlib
 import json
 import os
 import runpy
-import struct
 import sys
 import threading
 import traceback
@@ -20,7 +18,7 @@ from pathlib import Path
 
 import allocators
 import turns
-
+from digest import Digest
 
 # Programs that use on a stream what another one has not finished: whether they work depends on
 # what else the device does. Their streams begin after the work that was queued before.
@@ -50,63 +48,15 @@ def fail_with_threads(failed):
     threading.excepthook = noted
 
 
-class Digest:
-    """What comes out of outermost modules and what backward starts from, as sums in the order of
-    calls. They stay on the device until the end, so that the program runs as it would."""
+def begin_with_models(torch, begin):
+    """Calls `begin` before a model goes to the device."""
+    to = torch.nn.Module.to
 
-    MOST = 1 << 15
+    def begun(module, *given, **named):
+        begin()
+        return to(module, *given, **named)
 
-    def __init__(self, torch):
-        self._torch = torch
-        self._sums = None
-        self._lock = threading.Lock()
-        self._inside = threading.local()
-        self.count = 0
-        module = torch.nn.modules.module
-        module.register_module_forward_pre_hook(self._enter)
-        module.register_module_forward_hook(self._leave, always_call=True)
-        backward = torch.Tensor.backward
-
-        def noted(tensor, *given, **named):
-            self._add(tensor)
-            return backward(tensor, *given, **named)
-
-        torch.Tensor.backward = noted
-
-    def text(self):
-        if self._sums is None:
-            return ""
-        self._torch.cuda.synchronize()
-        values = self._sums[: self.count].tolist()
-        return hashlib.sha256(struct.pack(f"<{len(values)}d", *values)).hexdigest()[:16]
-
-    def _enter(self, module, inputs):
-        self._inside.depth = getattr(self._inside, "depth", 0) + 1
-
-    def _leave(self, module, inputs, output):
-        self._inside.depth -= 1
-        if self._inside.depth == 0:
-            if self._torch.is_tensor(output):
-                output = [output]
-            elif hasattr(output, "values"):
-                output = output.values()
-            for value in output or ():
-                if self._torch.is_tensor(value):
-                    self._add(value)
-
-    def _add(self, tensor):
-        torch = self._torch
-        if not (tensor.is_cuda and tensor.is_floating_point()):
-            return
-        if torch.cuda.is_current_stream_capturing():
-            return
-        with torch.no_grad(), self._lock:
-            if self._sums is None:
-                self._sums = torch.zeros(self.MOST, dtype=torch.float64, device="cuda")
-                torch.cuda.synchronize()
-            if self.count < self.MOST:
-                self._sums[self.count] = tensor.detach().sum(dtype=torch.float64)
-                self.count += 1
+    torch.nn.Module.to = begun
 
 
 def main():
@@ -130,11 +80,14 @@ def main():
             torch.use_deterministic_algorithms(True, warn_only=True)
             # The attention of cuDNN gives other bits each time, which PyTorch does not warn of.
             torch.backends.cuda.enable_cudnn_sdp(False)
+            # What an allocator could get wrong must not be hidden.
+            torch.utils.deterministic.fill_uninitialized_memory = False
         if options.name in RACES:
             order_streams(torch)
         if options.digest:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             digest = Digest(torch)
+            digest.watch()
         scripts = options.folder.resolve()
         os.chdir(scripts)
         text = (scripts / "workloads.py").read_text()
@@ -142,6 +95,9 @@ def main():
         sys.argv = [script, options.name, str(out), "--scale", str(options.scale)]
         if options.turns:
             steps = turns.Turns(torch.cuda.synchronize, *options.turns)
+            # CUDA itself starts before the first turn, with every allocator.
+            torch.cuda.synchronize()
+            begin_with_models(torch, steps.begin)
         globals_ = {"range": steps.range} if steps else {}
         runpy.run_path(script, globals_, run_name="__main__")
         result = json.loads(out.read_text())
@@ -159,7 +115,7 @@ def main():
             result["figures_failed"] = repr(error)
         if steps:
             steps.end() if result["ok"] else steps.leave()
-            result["steps"] = steps.seconds
+            result["setup"], result["steps"] = steps.setup, steps.seconds
         out.write_text(json.dumps(result))
 
 

@@ -3,7 +3,8 @@
 A machine that others share changes its pace by half within seconds. Processes that make the same steps
 one after the other see the same pace, so that the times of their steps compare. A step is an iteration of a
 loop of the program's main thread, or several where a loop is long; it ends when the device has done its
-work. What comes before the first loop has no turns and is not timed.
+work. The set-up, from `begin` to the first loop, takes a turn of its own; what comes before has none and is
+not timed.
 
 Each process has a pipe on which a byte says that it is its turn, and one on which a byte says that the
 turn is over. Whoever closes that, or dies, takes no more turns.
@@ -25,7 +26,15 @@ class Turns:
     def __init__(self, finish, given, back):
         self._finish, self._given, self._back = finish, given, back
         self.seconds = []
+        # In seconds; None without a `begin` before the first loop.
+        self.setup = None
         self._begin = None
+        self._looped = False
+
+    def begin(self):
+        """Begins the set-up, at the first call."""
+        if self._begin is None and threading.current_thread() is threading.main_thread():
+            self._wait()
 
     def range(self, *bounds):
         """As the function of that name, with steps that end between iterations."""
@@ -35,16 +44,21 @@ class Turns:
             return
         if self._begin is None:
             self._wait()
+        elif not self._looped:
+            self._end_step()
+            self.setup = self.seconds.pop()
+            self._pass_on()
+        self._looped = True
         length = max(1, len(whole) // STEPS)
         for index, value in enumerate(whole):
             yield value
             if (index + 1) % length == 0:
                 self._end_step()
-                os.write(self._back, b"t")
-                self._wait()
+                self._pass_on()
 
     def end(self):
-        """Ends the last step, if there was one, and takes no more turns."""
+        """Ends the last step, if there was one, and takes no more turns. Without a loop the set-up and
+        what followed is that step."""
         if self._begin is not None:
             self._end_step()
         self.leave()
@@ -56,6 +70,10 @@ class Turns:
     def _end_step(self):
         self._finish()
         self.seconds.append(time.perf_counter() - self._begin)
+
+    def _pass_on(self):
+        os.write(self._back, b"t")
+        self._wait()
 
     def _wait(self):
         os.read(self._given, 1)

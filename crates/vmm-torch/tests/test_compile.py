@@ -1,8 +1,12 @@
 """torch.compile with CUDA graph trees: checkpoints of private pools."""
 
+import copy
 import unittest
+import unittest.mock
 
 import support
+
+import vmm_torch
 
 
 def setUpModule():
@@ -18,6 +22,29 @@ def setUpModule():
 
 
 class ReduceOverhead(support.GpuTest):
+    def setUp(self):
+        super().setUp()
+        from torch._dynamo.utils import counters
+
+        self.torch._dynamo.reset()
+        counters.clear()
+        self.skips = counters["inductor"]
+        self.replays = 0
+        replay = self.torch.cuda.CUDAGraph.replay
+
+        def counted(graph):
+            self.replays += 1
+            return replay(graph)
+
+        patch = unittest.mock.patch.object(self.torch.cuda.CUDAGraph, "replay", counted)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def check_graphs_were_used(self, least):
+        self.assertEqual(self.skips["cudagraph_skips"], 0)
+        self.assertGreaterEqual(self.replays, least)
+        self.assertGreater(vmm_torch.stats(0)["private_pools"], 0)
+
     def test_paths_that_branch(self):
         torch = self.torch
 
@@ -46,6 +73,8 @@ class ReduceOverhead(support.GpuTest):
             wanted = expected(torch.relu(x @ x).sin(), x * 2)
             self.assertTrue(torch.allclose(y, wanted, atol=1e-3, rtol=1e-3), step)
             del a, b, y
+        # The first runs of each path warm up and record.
+        self.check_graphs_were_used(12)
 
     def test_training(self):
         torch = self.torch
@@ -53,18 +82,27 @@ class ReduceOverhead(support.GpuTest):
         model = torch.nn.Sequential(
             torch.nn.Linear(128, 256), torch.nn.GELU(), torch.nn.Linear(256, 10)
         ).cuda()
-        compiled = torch.compile(model, mode="reduce-overhead")
-        optimizer = torch.optim.SGD(model.parameters(), 0.05)
         x = torch.randn(64, 128, device="cuda")
-        losses = []
-        for _ in range(15):
-            torch.compiler.cudagraph_mark_step_begin()
-            loss = compiled(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            losses.append(float(loss))
-        self.assertLess(losses[-1], losses[0] * 0.9)
+
+        def train(model, forward):
+            optimizer = torch.optim.SGD(model.parameters(), 0.05)
+            losses = []
+            for _ in range(15):
+                torch.compiler.cudagraph_mark_step_begin()
+                loss = forward(x).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                losses.append(float(loss))
+            return torch.tensor(losses)
+
+        eager = copy.deepcopy(model)
+        expected = train(eager, eager)
+        losses = train(model, torch.compile(model, mode="reduce-overhead"))
+        self.assertLess(float(expected[-1]), float(expected[0]) * 0.9)
+        self.assertTrue(torch.allclose(losses, expected, rtol=1e-2), (losses, expected))
+        # Forward and backward, but for warming up.
+        self.check_graphs_were_used(15)
 
 
 if __name__ == "__main__":

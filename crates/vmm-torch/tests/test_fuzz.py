@@ -21,15 +21,24 @@ class Fuzz(support.GpuTest):
         rng = random.Random(seed)
         streams = [torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in range(3))]
         wrong = [torch.zeros((), dtype=torch.int64, device="cuda") for _ in streams]
+        # Checks take no memory, which may be short.
+        count = [torch.zeros((), dtype=torch.int64, device="cuda") for _ in streams]
+        flags = [torch.empty(2048, dtype=torch.bool, device="cuda") for _ in streams]
         torch.cuda.synchronize()
         live, total, failures = [], 0, 0
         vmm_torch.set_limit(limit)
         self.addCleanup(vmm_torch.set_limit, 0)
 
+        def look(sample, value, at):
+            differs = flags[at][: sample.numel()]
+            with torch.cuda.stream(streams[at]):
+                torch.ne(sample, value, out=differs)
+                torch.sum(differs, 0, dtype=torch.int64, out=count[at])
+                wrong[at].add_(count[at])
+
         def check(entry):
             tensor, value, at = entry
-            with torch.cuda.stream(streams[at]):
-                wrong[at].add_((tensor[:: max(1, tensor.numel() // 4096)] != value).sum())
+            look(tensor[:: max(1, tensor.numel() // 1024)], value, at)
 
         for operation in range(self.OPERATIONS):
             what = rng.random()
@@ -55,8 +64,7 @@ class Fuzz(support.GpuTest):
                 tensor, value, at = entry = live[rng.randrange(len(live))]
                 other = rng.randrange(len(streams))
                 streams[other].wait_stream(streams[at])
-                with torch.cuda.stream(streams[other]):
-                    wrong[other].add_((tensor[:1] != value).sum())
+                look(tensor[:1], value, other)
                 tensor.record_stream(streams[other])
             elif what < 0.999:
                 streams[rng.randrange(len(streams))].synchronize()
@@ -73,8 +81,10 @@ class Fuzz(support.GpuTest):
         self.assertEqual(self.run_with(1, 0), 0)
 
     def test_under_a_tight_limit(self):
-        self.run_with(2, self.before + (2 << 30))
-        self.assertLessEqual(self.torch.cuda.memory_reserved(), self.before + (2 << 30))
+        limit = self.before + (1 << 30)
+        # 168 of these requests are more than there is, however the rest lies.
+        self.assertGreater(self.run_with(2, limit), 100)
+        self.assertLessEqual(self.torch.cuda.max_memory_reserved(), limit)
 
 
 if __name__ == "__main__":

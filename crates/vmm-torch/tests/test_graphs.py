@@ -1,5 +1,6 @@
 """CUDA graphs and the private pools that hold their memory."""
 
+import copy
 import gc
 import threading
 import unittest
@@ -227,16 +228,26 @@ class Graphs(support.GpuTest):
             torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 8)
         ).cuda()
         sample = torch.randn(16, 64, device="cuda")
+
+        def train(model, forward):
+            optimizer = torch.optim.SGD(model.parameters(), 0.01)
+            losses = []
+            for _ in range(20):
+                loss = forward(sample).square().mean()
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+                losses.append(float(loss))
+            return torch.tensor(losses)
+
+        eager = copy.deepcopy(model)
+        expected = train(eager, eager)
+        pools = vmm_torch.stats(0)["private_pools"]
         graphed = torch.cuda.make_graphed_callables(model, (sample,))
-        optimizer = torch.optim.SGD(model.parameters(), 0.01)
-        losses = []
-        for _ in range(20):
-            loss = graphed(sample).square().mean()
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss))
-        self.assertLess(losses[-1], losses[0])
+        self.assertGreater(vmm_torch.stats(0)["private_pools"], pools)
+        losses = train(model, graphed)
+        self.assertLess(float(expected[-1]), float(expected[0]))
+        self.assertTrue(torch.allclose(losses, expected, rtol=1e-3), (losses, expected))
 
     def test_many_graphs_come_and_go(self):
         torch = self.torch

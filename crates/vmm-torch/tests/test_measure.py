@@ -35,8 +35,9 @@ class Measure(unittest.TestCase):
             threading.excepthook = tell
         self.assertEqual(failed, ["in a thread: list index out of range"])
 
-    def take_turns(self, steps, dies):
-        """The order in which three threads make their steps; `dies` tells which one fails where."""
+    def take_turns(self, steps, dies, begins=False):
+        """The order in which three threads make their steps; `dies` tells which one fails where.
+        With `begins` they have a set-up, "+"."""
         import turns
 
         seen, threads = [], []
@@ -47,6 +48,10 @@ class Measure(unittest.TestCase):
             try:
                 if dies.get(who) == "first":
                     raise ValueError
+                if begins:
+                    own.begin()
+                    own.begin()
+                    seen.append(f"{who}+")
                 for step in own.range(steps):
                     seen.append(f"{who}{step}")
                     if dies.get(who) == step:
@@ -54,6 +59,7 @@ class Measure(unittest.TestCase):
                 own.end()
             except ValueError:
                 own.leave()
+            self.assertEqual(own.setup is not None, begins and bool(own.seconds))
 
         with unittest.mock.patch.object(turns.threading, "main_thread", threading.current_thread):
             for who, ends in zip("abc", conductor.ends, strict=True):
@@ -73,12 +79,56 @@ class Measure(unittest.TestCase):
         self.assertEqual(self.take_turns(2, {"a": 0, "b": 0, "c": 0}), "a0 b0 c0")
         self.assertEqual(self.take_turns(2, {"c": 1, "a": "first"}), "b0 c0 b1 c1")
 
+    def test_the_set_up_has_a_turn_of_its_own(self):
+        seen = self.take_turns(2, {}, begins=True)
+        self.assertEqual(seen, "a+ b+ c+ a0 b0 c0 a1 b1 c1")
+        seen = self.take_turns(2, {"b": "first"}, begins=True)
+        self.assertEqual(seen, "a+ c+ a0 c0 a1 c1")
+
+    def test_without_a_loop_what_was_begun_is_one_step(self):
+        import turns
+
+        conductor = turns.Conductor(1)
+        own = turns.Turns(lambda: None, *conductor.ends[0])
+        thread = threading.Thread(target=conductor.conduct)
+        thread.start()
+        own.begin()
+        own.end()
+        thread.join()
+        os.close(conductor.ends[0][0])
+        self.assertEqual((own.setup, len(own.seconds)), (None, 1))
+
+    def test_a_model_that_goes_to_the_device_begins(self):
+        torch = support.torch_or_skip()
+        import program
+
+        begun = []
+        with unittest.mock.patch.object(torch.nn.Module, "to", torch.nn.Module.to):
+            program.begin_with_models(torch, lambda: begun.append(1))
+            model = torch.nn.Linear(2, 2).to(torch.float64)
+        self.assertEqual(begun, [1])
+        self.assertEqual(model.weight.dtype, torch.float64)
+
+    def test_times_are_those_over_native_ones(self):
+        import measure
+
+        native = {"ok": True, "setup": 2.0, "steps": [1.0, 2.0, 4.0]}
+        run = {"ok": True, "setup": 1.0, "steps": [2.0, 2.0, 3.0]}
+        self.assertEqual(measure.relative(native, run), (0.5, 1.0, 1.0))
+        self.assertEqual(measure.relative(native, {**run, "setup": None}), (None, 1.0, 1.0))
+        for other in ({"ok": False}, None, {**run, "steps": [1.0]}):
+            self.assertEqual(measure.relative(native, other), (None, None, None))
+        none = {"ok": True, "setup": None, "steps": []}
+        self.assertEqual(measure.relative(none, none), (None, None, None))
+
     def test_a_process_that_dies_holds_up_nobody(self):
         import runs
 
         with tempfile.TemporaryDirectory() as folder:
             session = runs.Session(None, Path(folder, "out.json"), 20, ["0"], 1)
-            code = "import sys, turns; own = turns.Turns(lambda: None, *turns.parsed(sys.argv[1]))\n"
+            code = (
+                "import sys, turns; own = turns.Turns(lambda: None, *turns.parsed(sys.argv[1]))\n"
+            )
             code += "if sys.argv[2] == 'dies': raise SystemExit('as it was told')\n"
             code += "for _ in own.range(3): pass\nown.end(); print(len(own.seconds))"
 
@@ -91,6 +141,114 @@ class Measure(unittest.TestCase):
                 found = session.in_turns(run, [("dies", {}), ("lives", {})], "0")
         self.assertEqual((found[0]["status"], found[1]["status"]), (1, 0), found)
         self.assertEqual(found[1]["output"], "4\n")
+
+    def test_a_checksum_tells_bytes_and_their_order(self):
+        torch = support.torch_or_skip()
+        from digest import Checksum
+
+        checksum = Checksum(torch, "cpu")
+
+        def of(tensor):
+            return int(checksum.of(tensor))
+
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(3, 2 * Checksum.PIECE + 5, generator=generator)
+        self.assertEqual(of(x), of(x.clone()))
+        seen = {of(x), of(x.flip(0).contiguous()), of(x.flip(1).contiguous())}
+        changed = x.clone()
+        # Faults that leave the sum of the values as it is.
+        changed[0, 7], changed[2, 9] = x[2, 9], x[0, 7]
+        seen.add(of(changed))
+        changed = x.clone()
+        changed[1, 4] += 1
+        changed[1, 5] -= 1
+        seen.add(of(changed))
+        # Whole pieces that change places.
+        pieces = list(x.flatten().split(Checksum.PIECE))
+        pieces[0], pieces[1] = pieces[1], pieces[0]
+        seen.add(of(torch.cat(pieces)))
+        changed = x.clone()
+        changed.view(torch.int32)[2, -1] ^= 1
+        seen.add(of(changed))
+        self.assertEqual(len(seen), 7)
+
+    def test_a_checksum_takes_what_programs_give(self):
+        torch = support.torch_or_skip()
+        from digest import Checksum
+
+        checksum = Checksum(torch, "cpu")
+        tokens = torch.arange(10)
+        other = tokens.clone()
+        other[3] = 4
+        self.assertNotEqual(int(checksum.of(tokens)), int(checksum.of(other)))
+        x = torch.randn(4, 6, 5)
+        parameter = torch.nn.Parameter(x)
+        given = [x, parameter, x.half()[:, 1:, :3], x.transpose(0, 2), x[0, 0, 0], x[:0]]
+        given += [x > 0, (x > 0).flatten()[1:8], x.expand(2, 4, 6, 5), x.to(torch.complex64)]
+        for tensor in given:
+            self.assertEqual(int(checksum.of(tensor)), int(checksum.of(tensor.clone())))
+        self.assertNotEqual(int(checksum.of(x)), int(checksum.of(x[:, :, :4])))
+
+    def test_a_digest_is_of_all_outputs_in_order(self):
+        torch = support.torch_or_skip()
+        from digest import Digest
+
+        with unittest.mock.patch.object(Digest, "BLOCK", 4):
+            texts = []
+            for faulty in (None, None, 2, 9):
+                digest = Digest(torch, "cpu")
+                for n in range(10):
+                    digest.add(torch.full((3,), 99 if n == faulty else n))
+                self.assertEqual(digest.count, 10)
+                texts.append(digest.text())
+        self.assertEqual(texts[0], texts[1])
+        self.assertEqual(len(set(texts)), 3)
+
+    def test_a_digest_watches_models_losses_and_replays(self):
+        torch = support.torch_or_skip()
+        import digest as module
+
+        class Graph:
+            def capture_begin(self):
+                pass
+
+            def replay(self):
+                pass
+
+        class Output:
+            layout, device = torch.strided, torch.device("cuda")
+
+        hooks, capturing = torch.nn.modules.module, lambda: True
+        seen = module.Digest(torch, "cpu")
+        with (
+            unittest.mock.patch.object(torch.cuda, "CUDAGraph", Graph),
+            unittest.mock.patch.object(torch.Tensor, "backward", torch.Tensor.backward),
+            unittest.mock.patch.dict(hooks._global_forward_hooks),
+            unittest.mock.patch.dict(hooks._global_forward_pre_hooks),
+            unittest.mock.patch.dict(hooks._global_forward_hooks_always_called),
+        ):
+            seen.watch()
+            model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+            loss = model(torch.ones(3, 2)).sum()
+            self.assertEqual(seen.count, 1)
+            loss.backward()
+            self.assertEqual(seen.count, 2)
+            graph, other, output = Graph(), Graph(), Output()
+            graph.capture_begin()
+            with (
+                unittest.mock.patch.object(seen, "_device", "cuda"),
+                unittest.mock.patch.object(torch.cuda, "is_current_stream_capturing", capturing),
+            ):
+                seen.add(output)
+            self.assertEqual(seen.count, 2)
+            with unittest.mock.patch.object(seen, "add") as add:
+                graph.replay()
+                other.replay()
+                add.assert_called_once_with(output)
+                add.reset_mock()
+                del output
+                graph.replay()
+                add.assert_not_called()
 
     def test_a_multiple_of_a_peak_is_whole_granules(self):
         import measure

@@ -1,26 +1,17 @@
-"""Options, messages and the command line: needs neither PyTorch nor a GPU."""
+"""Options and the command line: needs neither PyTorch nor a GPU."""
 
+import ctypes
 import os
+import re
 import tempfile
-import textwrap
 import unittest
 from pathlib import Path
 
 import support
 
-from vmm_torch import OptionError, Options, VmmError
+from vmm_torch import OptionError, Options, VmmError, build, library
 from vmm_torch.__main__ import split
-from vmm_torch.options import parse_bytes
-
-# As much of PyTorch as `install` looks at.
-FAKE_TORCH = """
-    __version__ = "2.11.0"
-    class version:
-        cuda = {cuda}
-    class cuda:
-        is_initialized = staticmethod(lambda: {initialised})
-        device_count = staticmethod(lambda: {devices})
-"""
+from vmm_torch.options import Settings, parse_bytes, parse_limit
 
 
 class Lengths(unittest.TestCase):
@@ -38,10 +29,18 @@ class Lengths(unittest.TestCase):
             self.assertEqual(parse_bytes(given), bytes_, given)
 
     def test_what_is_no_length(self):
-        for given in ("", "GiB", "12 parsecs", "-1", -1, "1e400", True, None, [], "1..5GiB"):
+        wrong = ("", "GiB", "12 parsecs", "-1", -1, "1e400", True, None, [], "1..5GiB")
+        for given in (*wrong, "1.5", "1.5 B", 1.5, float("nan"), float("inf")):
             with self.assertRaises(OptionError, msg=repr(given)) as caught:
                 parse_bytes(given, "limit")
             self.assertIn("limit is", str(caught.exception))
+
+    def test_a_limit_is_at_least_what_can_be_mapped(self):
+        for given, limit in (("0", 0), ("2MiB", 2 << 20), (3 << 20, 3 << 20)):
+            self.assertEqual(parse_limit(given), limit)
+        for given in ("1MiB", 1, (2 << 20) - 1):
+            with self.assertRaisesRegex(OptionError, "VMM_LIMIT is .*: the least is 2 MiB"):
+                parse_limit(given, "VMM_LIMIT")
 
 
 class Choosing(unittest.TestCase):
@@ -56,6 +55,9 @@ class Choosing(unittest.TestCase):
             ({"retention": "ever"}, {}, ("retention is 'ever'", "short, normal, long")),
             ({}, {"VMM_DOOR": "back"}, ("VMM_DOOR is 'back'", "auto, full, plain")),
             ({}, {"VMM_TARGET": "much"}, ("VMM_TARGET is 'much'", "20GiB")),
+            ({}, {"VMM_LIMIT": "1"}, ("VMM_LIMIT is '1'", "the least is 2 MiB")),
+            ({"cross_stream": "later"}, {}, ("cross_stream is 'later'", "wait, reached, never")),
+            ({}, {"VMM_FRAMES": "host"}, ("VMM_FRAMES is 'host'", "exportable, rdma")),
         ):
             with self.assertRaises(OptionError) as caught:
                 Options.choose(given, environ)
@@ -68,6 +70,28 @@ class Choosing(unittest.TestCase):
         self.assertEqual(settings.time_to_live_ns, 10**9)
         self.assertEqual(settings.cross_stream, 2)
         self.assertEqual(settings.frame_kind, 0)
+
+    def test_each_variable_reaches_the_library(self):
+        environ = {
+            "VMM_LIMIT": "4GiB",
+            "VMM_TARGET": "3GiB",
+            "VMM_CROSS_STREAM": "reached",
+            "VMM_RETENTION": "long",
+            "VMM_FRAMES": "rdma",
+            "VMM_LOG": "debug",
+        }
+        settings = Options.choose({}, environ).settings({})
+        found = {name: getattr(settings, name) for name, _ in settings._fields_}
+        expected = {
+            "limit": 4 << 30,
+            "target": 3 << 30,
+            "cross_stream": 1,
+            "time_to_live_ns": 600 * 10**9,
+            "frame_kind": 2,
+            "log_level": 2,
+            "device_kind": 0,
+        }
+        self.assertEqual(found, expected)
 
     def test_the_memory_of_a_job_of_several_processes_can_be_registered(self):
         for frames, world, local, kind in (
@@ -82,13 +106,32 @@ class Choosing(unittest.TestCase):
             self.assertEqual(Options(frames=frames).settings(environ).frame_kind, kind)
 
 
+class Structs(unittest.TestCase):
+    def test_figures_are_those_of_the_header(self):
+        header = (build.header_folder() / "vmm.h").read_text()
+        (body,) = re.findall(r"typedef struct \{([^}]*)\} vmm_stats_t;", header)
+        fields = re.findall(r"^    (?:size_t|uint64_t) (\w+);$", body, re.MULTILINE)
+        self.assertGreater(len(fields), 30)
+        # A library may be older than this package.
+        self.assertEqual([name for name, _ in library.Stats._fields_][: len(fields)], fields)
+
+    def test_settings_are_those_of_the_sources(self):
+        source = (build.SOURCES / "pools.h").read_text()
+        (body,) = re.findall(r"struct vmm_torch_settings_t \{([^}]*)\};", source)
+        fields = re.findall(r"^    (uint64_t|uint32_t) (\w+);", body, re.MULTILINE)
+        types = {ctypes.c_uint64: "uint64_t", ctypes.c_uint32: "uint32_t"}
+        self.assertEqual([(types[kind], name) for name, kind in Settings._fields_], fields)
+
+
 class CommandLine(unittest.TestCase):
     def test_options_end_at_the_program(self):
         self.assertEqual(
             split(["--limit", "1GiB", "--cross-stream=never", "a.py", "--limit", "x"]),
-            ({"limit": "1GiB", "cross_stream": "never"}, False, ["a.py", "--limit", "x"]),
+            ({"limit": "1GiB", "cross_stream": "never"}, "script", ["a.py", "--limit", "x"]),
         )
-        self.assertEqual(split(["-m", "pack.age", "-m"]), ({}, True, ["pack.age", "-m"]))
+        self.assertEqual(split(["-m", "pack.age", "-m"]), ({}, "module", ["pack.age", "-m"]))
+        self.assertEqual(split(["--target=last", "-h"]), ({"target": "last"}, "help", []))
+        self.assertEqual(split(["--build"]), ({}, "build", []))
 
     def test_faults(self):
         for arguments, part in (
@@ -146,63 +189,10 @@ class CommandLine(unittest.TestCase):
             status, output = self.run_main(*arguments)
             self.assertEqual(status, 2)
             self.assertIn(part, output)
-        status, output = self.run_main("--help")
-        self.assertEqual(status, 0)
-        self.assertIn("usage: python -m vmm_torch", output)
-
-
-class Refusals(unittest.TestCase):
-    """`install` says in one sentence why it cannot be."""
-
-    def install(self, cuda="'13.0'", initialised=False, devices=1, code=None, **environment):
-        with tempfile.TemporaryDirectory() as folder:
-            text = FAKE_TORCH.format(cuda=cuda, initialised=initialised, devices=devices)
-            Path(folder, "torch.py").write_text(textwrap.dedent(text))
-            package = Path(support.vmm_torch.__file__).parent.parent
-            environment["PYTHONPATH"] = os.pathsep.join([folder, str(package)])
-            return support.python(code or "import vmm_torch; vmm_torch.install()", **environment)
-
-    def test_each(self):
-        for arguments, part in (
-            ({"cuda": None}, "built without CUDA"),
-            ({"initialised": True}, "CUDA is in use already: call vmm_torch.install() before"),
-            ({"devices": 0}, "there is no GPU"),
-            ({"VMM_LIBRARY": "/nowhere/libvmm.so"}, "/nowhere/libvmm.so is missing"),
-            ({"VMM_LIMIT": "lots"}, "VMM_LIMIT is 'lots'"),
-        ):
-            status, output = self.install(**arguments)
-            self.assertEqual(status, 1, output)
-            self.assertIn(part, output.splitlines()[-1])
-
-    def test_twice(self):
-        code = """
-            import vmm_torch
-            from vmm_torch import installing
-            class Door:
-                name = "test"
-                install = end = lambda *_: None
-            class Library:
-                path = "libvmm.so"
-            installing._door = lambda wanted: Door()
-            installing.Library = Library
-            vmm_torch.install()
-            vmm_torch.install()
-        """
-        status, output = self.install(code=code)
-        self.assertEqual(status, 1, output)
-        self.assertIn("installed already: call install() once", output)
-
-    def test_what_needs_an_installation_says_so(self):
-        for call in ("stats()", "trim()", "set_limit('1GiB')", "snapshot('x.pickle')"):
-            status, output = self.install(code=f"import vmm_torch; vmm_torch.{call}")
-            self.assertEqual(status, 1)
-            self.assertIn("vmm_torch is not installed: call vmm_torch.install()", output)
-
-    def test_what_is_not_there_yet_says_so(self):
-        for call, part in (("sleep()", "to sleep yet"), ("share_memory()", "other processes yet")):
-            status, output = self.install(code=f"import vmm_torch; vmm_torch.{call}")
-            self.assertEqual(status, 1)
-            self.assertIn(part, output)
+        for arguments in (["--help"], ["-h"], ["--limit", "1GiB", "--help"]):
+            status, output = self.run_main(*arguments)
+            self.assertEqual(status, 0)
+            self.assertIn("usage: python -m vmm_torch", output)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,16 @@ class OutOfMemory(support.GpuTest):
         cuda.set_per_process_memory_fraction(1.0)
         self.bytes(int(total * 0.11))
 
+    def test_a_fraction_of_nothing_leaves_nothing(self):
+        cuda = self.torch.cuda
+        self.addCleanup(cuda.set_per_process_memory_fraction, 1.0)
+        cuda.set_per_process_memory_fraction(0.0)
+        self.assertEqual(cuda.get_per_process_memory_fraction(), 0.0)
+        with self.assertRaises(self.torch.OutOfMemoryError):
+            self.bytes(64 * MIB)
+        cuda.set_per_process_memory_fraction(1.0)
+        self.bytes(64 * MIB)
+
     def test_observers_learn_of_it(self):
         seen = []
         attach = self.torch._C._cuda_attach_out_of_memory_observer

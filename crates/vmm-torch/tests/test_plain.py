@@ -57,6 +57,16 @@ class PlainDoor(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "CUDA out of memory"):
             torch.empty(total // 10, dtype=torch.uint8, device="cuda")
 
+    def test_a_fraction_of_nothing_leaves_nothing(self):
+        torch = self.torch
+        self.live()
+        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        torch.cuda.set_per_process_memory_fraction(0.0)
+        with self.assertRaisesRegex(RuntimeError, "CUDA out of memory"):
+            torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+
     def test_record_stream(self):
         torch = self.torch
         side = torch.cuda.Stream()

@@ -6,6 +6,8 @@ import unittest
 import support
 from support import MIB
 
+import vmm_torch
+
 # Some tens of milliseconds on most cards.
 LONG = 50_000_000
 
@@ -67,6 +69,10 @@ class Streams(support.GpuTest):
         torch = self.torch
         side = torch.cuda.Stream()
         bad = torch.zeros((), dtype=torch.int64, device="cuda")
+        # Both tensors at once would not fit, so that their memory has to cross.
+        vmm_torch.set_limit(self.before + 56 * MIB)
+        self.addCleanup(vmm_torch.set_limit, 0)
+        waits = vmm_torch.stats(0)["device_waits"]
         for n in range(50):
             first = torch.empty(8 * MIB, device="cuda")
             torch.cuda._sleep(1_000_000)
@@ -81,6 +87,7 @@ class Streams(support.GpuTest):
             wrong.record_stream(torch.cuda.current_stream())
             del second, wrong
         self.assertEqual(int(bad), 0)
+        self.assertGreater(vmm_torch.stats(0)["device_waits"] - waits, 10)
 
     def test_a_program_that_never_synchronises_stays_bounded(self):
         torch = self.torch

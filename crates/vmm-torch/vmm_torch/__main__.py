@@ -5,6 +5,7 @@ import runpy
 import sys
 from dataclasses import fields
 
+from . import build, spawned
 from .errors import VmmError
 from .installing import install
 from .options import Options
@@ -18,50 +19,54 @@ Runs a Python program whose CUDA memory comes from vmm.
 
 options, each also as a variable of the environment such as VMM_LIMIT:
   --limit LENGTH         memory of each device that is never passed: 20GiB
-  --target LENGTH        memory to make ahead of need and to stay under
+  --target LENGTH        memory to make ahead of need and to stay under; last: what the last
+                         run of the same command needed
   --cross-stream HOW     wait, reached, never
   --retention HOW        short, normal, long
   --frames KIND          auto, device, exportable, rdma
   --log LEVEL            off, info, debug
   --door DOOR            auto, full, plain
   --build                compiles the allocator for the installed PyTorch, and ends
+  --help                 prints this, and ends
 """
 
 
 def split(arguments):
-    """The options, whether a module follows, and the program with its arguments."""
+    """The options, what is to be done, and the program with its arguments. What is to be done is
+    "script" or "module" (which run the program), "build" or "help"."""
     known = {"--" + field.name.replace("_", "-"): field.name for field in fields(Options)}
+    ends = {"-m": "module", "--build": "build", "--help": "help", "-h": "help"}
     options = {}
     at = 0
     while at < len(arguments) and arguments[at].startswith("-"):
         name, has_value, value = arguments[at].partition("=")
-        if name == "-m":
-            return options, True, arguments[at + 1 :]
+        at += 1
+        if name in ends:
+            return options, ends[name], arguments[at:]
         if name not in known:
             raise VmmError(f"there is no option {name}\n\n{USAGE}")
         if not has_value:
-            at += 1
             if at == len(arguments):
                 raise VmmError(f"{name} wants a value\n\n{USAGE}")
             value = arguments[at]
+            at += 1
         options[known[name]] = value
-        at += 1
-    return options, False, arguments[at:]
+    return options, "script", arguments[at:]
 
 
-def prepare(arguments):
+def prepare(options, what, program):
     """Installs the allocator, and returns a function that runs the program as Python itself
     would."""
-    options, is_module, program = split(arguments)
     if not program:
         raise VmmError(f"no program is named\n\n{USAGE}")
-    if not is_module and not os.path.exists(program[0]):
+    if what == "script" and not os.path.exists(program[0]):
         raise VmmError(f"there is no {program[0]}")
+    sys.argv = program
     install(**options)
+    spawned.reach(options)
 
     def run():
-        sys.argv = program
-        if is_module:
+        if what == "module":
             # `python -m` has put the current folder first already.
             runpy.run_module(program[0], run_name="__main__", alter_sys=True)
             return
@@ -73,17 +78,15 @@ def prepare(arguments):
 
 
 def main():
-    arguments = sys.argv[1:]
-    if arguments in (["-h"], ["--help"]):
-        print(USAGE, end="")
-        return 0
     try:
-        if arguments == ["--build"]:
-            from . import build
-
+        options, what, program = split(sys.argv[1:])
+        if what == "help":
+            print(USAGE, end="")
+            return 0
+        if what == "build":
             print(build.allocator())
             return 0
-        run = prepare(arguments)
+        run = prepare(options, what, program)
     except VmmError as error:
         print(f"vmm_torch: {error}", file=sys.stderr)
         return 2

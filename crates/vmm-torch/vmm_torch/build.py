@@ -38,11 +38,28 @@ def cache_folder():
     return Path(base) / "vmm_torch"
 
 
-def allocator():
-    """The path of the compiled allocator; compiles it if need be."""
-    import torch
+def pytorch():
+    """PyTorch, which has to be there, and built for CUDA."""
+    try:
+        import torch
+    except ImportError as error:
+        raise VmmError(f"PyTorch cannot be imported: {error}") from error
+    if torch.version.cuda is None:
+        raise VmmError(
+            f"PyTorch {torch.__version__} is built without CUDA: install a build for CUDA"
+        )
+    return torch
 
+
+def allocator():
+    """The path of the compiled allocator; compiles it if need be. What was compiled before needs
+    neither a compiler nor headers."""
+    torch = pytorch()
     check_version(torch.__version__)
+    folder = cache_folder() / f"torch-{torch.__version__}-{_key(torch)}"
+    library = folder / "allocator.so"
+    if library.exists():
+        return library
     cxx = compiler()
     if cxx is None:
         raise VmmError(
@@ -50,11 +67,6 @@ def allocator():
             'or use install(door="plain")'
         )
     arguments = _arguments(torch)
-    key = _key(torch, cxx, arguments)
-    folder = cache_folder() / f"torch-{torch.__version__}-{key}"
-    library = folder / "allocator.so"
-    if library.exists():
-        return library
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Of several processes that start at once one compiles, and the others wait.
@@ -115,12 +127,8 @@ def _arguments(torch):
     standard = loaded("libstdc++.so")
     if standard is not None:
         libraries.append(standard)
-    # Later headers need the later language; that is what the versions between were checked with.
-    language = "c++20" if numbers(torch.__version__) >= (2, 12) else "c++17"
     return [
-        f"-std={language}",
-        *"-O2 -fPIC -shared -fvisibility=hidden -fno-plt".split(),
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        *_flags(torch),
         f"-I{header_folder()}",
         "-isystem",
         str(root / "include"),
@@ -130,6 +138,17 @@ def _arguments(torch):
         *map(str, [*libraries, runtime]),
         "-ldl",
         "-pthread",
+    ]
+
+
+def _flags(torch):
+    """What the compiler is told on every machine."""
+    # Later headers need the later language; that is what the versions between were checked with.
+    language = "c++20" if numbers(torch.__version__) >= (2, 12) else "c++17"
+    return [
+        f"-std={language}",
+        *"-O2 -fPIC -shared -fvisibility=hidden -fno-plt".split(),
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
     ]
 
 
@@ -174,11 +193,12 @@ def loaded(name):
     return None
 
 
-def _key(torch, cxx, arguments):
+def _key(torch):
+    """A name for what has to match when the library is loaded: PyTorch, the C++ ABI, the sources."""
     digest = hashlib.sha256()
     for source in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp"), header_folder() / "vmm.h"]):
         digest.update(source.read_bytes())
-    version = subprocess.run([cxx, "--version"], stdout=subprocess.PIPE, text=True).stdout
-    for part in (torch.__version__, str(torch.version.cuda), version, *arguments):
-        digest.update(part.encode() + b"\0")
+    version = torch.version
+    for part in (torch.__version__, version.git_version, version.cuda, *_flags(torch)):
+        digest.update(str(part).encode() + b"\0")
     return digest.hexdigest()[:16]

@@ -1,15 +1,19 @@
 """Putting the allocator in, once, before CUDA is used."""
 
 import atexit
+import contextlib
+import os
 import sys
 import threading
 import warnings
+from dataclasses import replace
 
 from . import build
 from .errors import VmmError
 from .full import Full
+from .last import LastRun
 from .library import Library
-from .options import Options
+from .options import LAST, Options
 from .plain import Plain
 
 _lock = threading.Lock()
@@ -17,12 +21,19 @@ _installed = None
 
 
 class Installed:
-    """What is in place: the options, the door, and libvmm."""
+    """What is in place: the options, the door, libvmm, and with the target "last" what is kept for
+    the next run."""
 
-    def __init__(self, options, door, library):
+    def __init__(self, options, door, library, last):
         self.options = options
         self.door = door
         self.library = library
+        self.last = last
+        self.process = os.getpid()
+
+    def log(self, text):
+        if self.options.log != "off":
+            print(f"vmm_torch: {text}", file=sys.stderr)
 
 
 def install(**options):
@@ -40,18 +51,25 @@ def install(**options):
         if _installed is not None:
             raise VmmError("vmm_torch is installed already: call install() once in a process")
         chosen = Options.choose(options)
-        torch = _torch()
+        torch = _ready()
         library = Library()
         door = _door(chosen.door)
+        last, no_target = None, None
+        if chosen.target == LAST:
+            last = LastRun.of_this_process()
+            target, no_target = last.target()
+            chosen = replace(chosen, target=target)
         door.install(library.path, chosen.settings())
-        _installed = Installed(chosen, door, library)
+        _installed = Installed(chosen, door, library, last)
         atexit.register(_end)
-        if chosen.log != "off":
-            print(
-                f"vmm_torch: libvmm {library.version()}, the {door.name} door, PyTorch "
-                f"{torch.__version__}, {chosen}",
-                file=sys.stderr,
-            )
+        _installed.log(
+            f"libvmm {library.version()}, the {door.name} door, PyTorch {torch.__version__}, "
+            f"{chosen}, {chosen.frame_kind()} frames"
+        )
+        if last:
+            _note_before_resets(torch)
+        if no_target:
+            _installed.log(f"no target: {no_target}")
 
 
 def installed():
@@ -61,16 +79,9 @@ def installed():
     return _installed
 
 
-def _torch():
+def _ready():
     """PyTorch, if the allocator can be put in now."""
-    try:
-        import torch
-    except ImportError as error:
-        raise VmmError(f"PyTorch cannot be imported: {error}") from error
-    if torch.version.cuda is None:
-        raise VmmError(
-            f"PyTorch {torch.__version__} is built without CUDA: install a build for CUDA"
-        )
+    torch = build.pytorch()
     if torch.cuda.is_initialized():
         raise VmmError(
             "CUDA is in use already: call vmm_torch.install() before the first tensor on a GPU, or "
@@ -84,26 +95,59 @@ def _torch():
 def _door(wanted):
     if wanted == "plain":
         return Plain()
-    if wanted == "auto" and build.compiler() is None:
-        warnings.warn(
-            "vmm_torch found no C++ compiler and uses the plain door: memory statistics, MemPool "
-            "and graph trees of torch.compile are missing; install g++ for the full one",
-            stacklevel=4,
-        )
-        return Plain()
-    return Full()
+    try:
+        return Full()
+    except VmmError as error:
+        if wanted == "full":
+            raise
+        reason = error
+    try:
+        door = Plain()
+    except VmmError:
+        raise reason from None
+    warnings.warn(
+        "vmm_torch uses the plain door, without memory statistics, MemPool and graph trees of "
+        f"torch.compile: {reason}",
+        stacklevel=3,
+    )
+    return door
+
+
+def _note_before_resets(torch):
+    """Notes the peaks before a program has them begin anew."""
+    for name in ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"):
+        reset = getattr(torch._C, name, None)
+        if reset is not None:
+
+            def noted(*given, reset=reset):
+                _note_peaks()
+                return reset(*given)
+
+            setattr(torch._C, name, noted)
+
+
+def _note_peaks():
+    from .own import stats
+
+    # Where even figures cannot be had, the program has to learn of it by other means.
+    with contextlib.suppress(VmmError):
+        _installed.last.note({n: f["peak_requested_bytes"] for n, f in stats().items()})
 
 
 def _end():
     place = _installed
+    # What a forked process has is a copy: its locks may be held by threads that it lacks.
+    if os.getpid() != place.process:
+        return
     place.door.end()
-    if place.options.log != "off":
-        from .own import stats
+    from .own import stats
 
-        for device, figures in stats().items():
-            print(
-                f"vmm_torch: device {device}: peak reserved {figures['peak_reserved_bytes']}, "
-                f"peak requested {figures['peak_requested_bytes']}, "
-                f"{figures['allocations']} allocations, {figures['failures']} failures",
-                file=sys.stderr,
-            )
+    for device, figures in stats().items():
+        place.log(
+            f"device {device}: peak reserved {figures['peak_reserved_bytes']}, "
+            f"peak requested {figures['peak_requested_bytes']}, "
+            f"{figures['allocations']} allocations, {figures['failures']} failures"
+        )
+    if place.last:
+        _note_peaks()
+        place.last.write()

@@ -14,6 +14,10 @@ RETENTION_SECONDS = {"short": 1, "normal": 10, "long": 600}
 FRAMES = {"device": 0, "exportable": 1, "rdma": 2}
 LOG = {"off": 0, "info": 1, "debug": 2}
 DOORS = ("auto", "full", "plain")
+# The target that is what the last run of the same command needed; see last.py.
+LAST = "last"
+# The shortest memory that CUDA maps, in bytes: no limit can be below it.
+GRANULE = 2 << 20
 _UNITS = {"": 1, "B": 1}
 _UNITS.update({f"{p}iB": 1 << (10 * n) for n, p in enumerate("KMGT", 1)})
 _UNITS.update({f"{p}B": 1000**n for n, p in enumerate("KMGT", 1)})
@@ -40,7 +44,8 @@ class Options:
     limit: memory of each device in bytes that is never passed, or a text such as "20GiB";
         0: as much as the device has.
     target: memory that the pool makes ahead of need and tries to stay under; the last run's peak,
-        where it is known, serves best. 0: the limit.
+        where it is known, serves best. "last": what the last run of the same command needed;
+        0: the limit.
     cross_stream: how memory that one stream released becomes usable by another: "wait" (the other
         stream waits on the device), "reached" (once the work is over), "never".
     retention: how long idle memory above the target is kept: "short" (1 s), "normal" (10 s),
@@ -50,11 +55,11 @@ class Options:
         machine (`LOCAL_WORLD_SIZE`), else "rdma"; "device" otherwise.
     log: what is written to standard error: "off", "info", "debug".
     door: "full" (needs a C++ compiler once for each PyTorch), "plain" (needs none and offers
-        less), or "auto": full where there is a compiler.
+        less), or "auto": full where that can be had, else plain with a warning that says why.
     """
 
     limit: int = 0
-    target: int = 0
+    target: int | str = 0
     cross_stream: str = "wait"
     retention: str = "normal"
     frames: str = "auto"
@@ -77,25 +82,29 @@ class Options:
                 chosen[name] = _check(name, environ[variable], variable)
         return cls(**chosen)
 
+    def frame_kind(self, environ=os.environ):
+        """The kind of frames that is asked for."""
+        if self.frames != "auto":
+            return self.frames
+        size = environ.get("WORLD_SIZE") or "1"
+        here = environ.get("LOCAL_WORLD_SIZE") or size
+        return "device" if size == "1" else "exportable" if here == size else "rdma"
+
     def settings(self, environ=os.environ):
-        """The options as numbers, for the library."""
-        frames = self.frames
-        if frames == "auto":
-            size = environ.get("WORLD_SIZE") or "1"
-            here = environ.get("LOCAL_WORLD_SIZE") or size
-            frames = "device" if size == "1" else "exportable" if here == size else "rdma"
+        """The options as numbers, for the library; the target must be one."""
         return Settings(
             limit=self.limit,
             target=self.target,
             time_to_live_ns=RETENTION_SECONDS[self.retention] * 10**9,
             cross_stream=CROSS_STREAM[self.cross_stream],
-            frame_kind=FRAMES[frames],
+            frame_kind=FRAMES[self.frame_kind(environ)],
             log_level=LOG[self.log],
         )
 
 
 def parse_bytes(value, name="the length"):
-    """A number of bytes from a number or a text: 1024, "20GiB", "1.5 GB"."""
+    """A number of bytes from a number or a text: 1024, "20GiB", "1.5 GB". Only a unit makes whole
+    bytes of a fraction."""
     fault = OptionError(f'{name} is {value!r}: give bytes, or a text such as "20GiB" or "500 MB"')
     if isinstance(value, bool):
         raise fault
@@ -114,15 +123,27 @@ def parse_bytes(value, name="the length"):
             raise fault
     else:
         raise fault
+    if unit == 1 and number % 1 != 0:
+        raise fault
     number *= unit
     if not 0 <= number < 2**63:
         raise fault
     return int(number)
 
 
+def parse_limit(value, name="limit"):
+    """A limit in bytes, as `parse_bytes`; 0: none."""
+    limit = parse_bytes(value, name)
+    if 0 < limit < GRANULE:
+        raise OptionError(f"{name} is {value!r}: the least is {GRANULE >> 20} MiB; 0 is none")
+    return limit
+
+
 def _check(name, value, shown):
-    if name in ("limit", "target"):
-        return parse_bytes(value, shown)
+    if name == "limit":
+        return parse_limit(value, shown)
+    if name == "target":
+        return LAST if value == LAST else parse_bytes(value, shown)
     known = {
         "cross_stream": tuple(CROSS_STREAM),
         "retention": tuple(RETENTION_SECONDS),

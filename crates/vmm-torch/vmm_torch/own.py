@@ -2,7 +2,7 @@
 
 from .errors import VmmError
 from .installing import installed
-from .options import parse_bytes
+from .options import parse_bytes, parse_limit
 
 
 def stats(device=None):
@@ -46,10 +46,10 @@ def set_limit(limit):
 
     One below what is reserved stops growth at once, and idle memory above it is given back.
     """
-    installed().door.set_limit(parse_bytes(limit, "limit"))
+    installed().door.set_limit(parse_limit(limit))
 
 
-def share_memory(*_):
+def share_memory(*_, **__):
     """Not there yet: memory of this allocator cannot be shared with other processes."""
     raise VmmError(
         "vmm_torch cannot share CUDA memory with other processes yet: "
@@ -57,7 +57,7 @@ def share_memory(*_):
     )
 
 
-def sleep(*_):
+def sleep(*_, **__):
     """Not there yet: memory cannot be put to sleep."""
     raise VmmError(
         "vmm_torch cannot put memory to sleep yet: delete tensors, or move them to the CPU, and "

@@ -1,0 +1,129 @@
+"""The target "last": the memory that the last run of the same command needed.
+
+Each command has a small file in the cache folder, which is written when a run ends. A program is
+never harmed by it: what cannot be read or written means no target, and one warning.
+"""
+
+import ctypes
+import hashlib
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import warnings
+
+from . import build
+from .options import GRANULE
+
+# Over the peak: what a pool takes at least, so that its memory need not move all the time.
+ROOM = 1.015
+# A pool knows its target before its device is used, so all devices of a process have the same one.
+# That serves devices whose least peak is at least this part of the greatest.
+ALIKE = 0.9
+
+
+class LastRun:
+    """What one process of a command needed, in the last run and in this one."""
+
+    def __init__(self, identity, folder):
+        self._identity = identity
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+        self.file = folder / f"{digest}.json"
+        self._peaks = {}
+        self._warned = False
+
+    @classmethod
+    def of_this_process(cls):
+        """That of this process's command: the script, its arguments, which of its processes this
+        is, and the names of the GPUs here."""
+        script, *arguments = sys.argv or [""]
+        if script == "-c":
+            # With the code, which `sys.argv` leaves out.
+            script, *arguments = sys.orig_argv
+        if os.path.exists(script):
+            script = os.path.realpath(script)
+        identity = {
+            "command": [str(script), *map(str, arguments)],
+            "process": multiprocessing.current_process().name,
+            "rank": os.environ.get("RANK", ""),
+            "gpus": gpu_names(),
+        }
+        return cls(identity, build.cache_folder() / "last")
+
+    def target(self):
+        """The target in bytes, and why there is none where it is 0."""
+        try:
+            peaks = sorted(_checked(json.loads(self.file.read_text())["peak_requested_bytes"]))
+        except FileNotFoundError:
+            return 0, "no earlier run of this command is known"
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            return 0, self._warn(f"{self.file} cannot be read: {error!r}")
+        if peaks[0] < ALIKE * peaks[-1]:
+            return 0, "the devices of the last run needed different amounts"
+        return target_of(peaks[0]), None
+
+    def note(self, peaks):
+        """Notes the peaks of requested bytes so far, by the numbers of devices. A program may have
+        those of the pools begin anew, so they are noted before that too."""
+        for device, peak in peaks.items():
+            self._peaks[device] = max(peak, self._peaks.get(device, 0))
+
+    def write(self):
+        """Keeps what was noted for the next run; nothing if no memory was used."""
+        peaks = {str(device): peak for device, peak in self._peaks.items() if peak > 0}
+        if not peaks:
+            return
+        text = json.dumps({**self._identity, "peak_requested_bytes": peaks}, indent=1)
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            # Renamed when it is complete: other processes may read it, and write it.
+            made = tempfile.NamedTemporaryFile("w", dir=self.file.parent, delete=False)
+            try:
+                with made:
+                    made.write(text)
+                os.replace(made.name, self.file)
+            except OSError:
+                os.unlink(made.name)
+                raise
+        except OSError as error:
+            self._warn(f"{self.file} cannot be written: {error!r}")
+
+    def _warn(self, why):
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f'vmm_torch: the target "last": {why}', stacklevel=4)
+        return why
+
+
+def target_of(peak):
+    """The target for a peak of requested bytes: at least the whole granules that it needs."""
+    return max(int(peak * ROOM), -(-peak // GRANULE) * GRANULE)
+
+
+def gpu_names():
+    """The names of the GPUs of this machine, each once; none if the driver's library does not tell.
+    It does so without CUDA, which must not be in use yet."""
+    count, gpu, name = ctypes.c_uint(), ctypes.c_void_p(), ctypes.create_string_buffer(96)
+    names = set()
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() != 0:
+            return []
+        nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        for index in range(count.value):
+            found = nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu))
+            if found == 0 and nvml.nvmlDeviceGetName(gpu, name, len(name)) == 0:
+                names.add(name.value.decode(errors="replace"))
+        nvml.nvmlShutdown()
+    except (OSError, AttributeError):
+        return []
+    return sorted(names)
+
+
+def _checked(peaks):
+    """The peaks in a file, which others may have changed."""
+    found = list(peaks.values())
+    if not found or not all(type(peak) is int and 0 < peak < 2**63 for peak in found):
+        raise ValueError(f"{peaks!r} are no peaks")
+    return found
