@@ -11,6 +11,7 @@ parts:
   allocations  one tensor allocated and freed, and tensors replaced at random among many
   encoder      an encoder of the size of BERT-base at varying lengths
   batch        the largest batch of that in a fixed budget
+  distributed  all-reduce and training steps over NCCL on all the devices, one allocator at a time
 
 The first three share their runs, N side by side on each device. In the others each allocator has a
 process, and these take turns, a step at a time, while no others take any on their device; they start
@@ -88,7 +89,7 @@ def together(session, options):
     for name, peak in native_peaks(session, options.programs).items():
         found[name] = {"native": session.program(name, "native", {})}
         if peak:
-            found[name] = ways(peak)
+            found[name] = {way: run for way, run in ways(peak).items() if way in options.ways}
             found[name].update((f"native {n}", ("native", {}, n)) for n in again(name))
             wanted += [(name, *way) for way in found[name].values()]
     session.side_by_side(wanted)
@@ -99,12 +100,17 @@ def together(session, options):
     return found
 
 
+def among(options, names):
+    """Those ways that were asked for."""
+    return [name for name in names if name in options.ways]
+
+
 def ratio(run):
     return run["peak_reserved"] / run["peak_requested"] if run and run["ok"] else None
 
 
 def reserved(session, options):
-    names = ["native", "expandable", "vmm, target 1.015", "vmm"]
+    names = among(options, ["native", "expandable", "vmm, target 1.015", "vmm"])
     rows, columns = [], {name: [] for name in names}
     for program, runs in together(session, options).items():
         ratios = [ratio(runs.get(name)) for name in names]
@@ -119,16 +125,17 @@ def reserved(session, options):
 
 
 def limited(session, options):
-    names = [f"{allocator}, limit 1.03" for allocator in ALLOCATORS]
+    names = among(options, [f"{allocator}, limit 1.03" for allocator in ALLOCATORS])
     rows = []
     for program, runs in together(session, options).items():
         row = [("finished" if runs[n]["ok"] else "failed") if n in runs else "" for n in names]
         rows.append([program, *row])
-    table("With 1.03 times the peak requested", ["program", *ALLOCATORS], rows)
+    heads = [name.removesuffix(", limit 1.03") for name in names]
+    table("With 1.03 times the peak requested", ["program", *heads], rows)
 
 
 def equal(session, options):
-    names = ["vmm", "vmm, target 1.015", "vmm, limit 1.03"]
+    names = among(options, ["vmm", "vmm, target 1.015", "vmm, limit 1.03"])
     rows = []
     for program, runs in together(session, options).items():
         row = [verdict(runs, name) for name in names]
@@ -160,8 +167,9 @@ def times(session, options):
         if peak is None:
             return {}
         run = partial(session.program_once, program)
-        runs = session.in_turns(run, [ways(peak)[name] for name in names], device)
-        return dict(zip(names, runs, strict=True))
+        rounds = [ways(peak)[name] for name in names] * options.repeats
+        runs = session.in_turns(run, rounds, device)
+        return {name: usual(runs[at :: len(names)]) for at, name in enumerate(names)}
 
     unknown = [name for name in options.programs if name not in options.peaks]
     peaks = {**options.peaks, **native_peaks(session, unknown)}
@@ -184,6 +192,17 @@ def times(session, options):
     heads = [[f"{name}, set-up", "all steps", "median step"] for name in names[1:]]
     title = "Time over the native allocator's, all in turns, a step at a time"
     table(title, ["program", "native set-up s", "steps", "native s", *sum(heads, [])], rows)
+
+
+def usual(runs):
+    """A run whose times are the medians of several: what was slow once, such as a library that was
+    loaded, is not the allocator's. One that failed stands for all."""
+    failed = [run for run in runs if not run["ok"]]
+    if failed:
+        return failed[0]
+    setups = [run["setup"] for run in runs]
+    steps = [median(times) for times in zip(*(run["steps"] for run in runs), strict=True)]
+    return {"ok": True, "setup": median(setups) if all(setups) else None, "steps": steps}
 
 
 def relative(native, run):
@@ -234,6 +253,27 @@ def batch(session, options):
     small(session, options, ["batch"], title, limit=options.budget)
 
 
+def distributed(session, options):
+    order = ALLOCATORS * options.repeats
+    rounds = [(name, session.distributed(name)) for name in order]
+    found = {name: [run for own, run in rounds if own == name] for name in ALLOCATORS}
+    names = next((run["found"] for _, run in rounds if run["ok"]), {})
+    rows = []
+    for name in names:
+        values = [[run["found"][name] for run in runs if run["ok"]] for runs in found.values()]
+        rows.append([name, *(told(own) for own in values)])
+    title = f"Over NCCL, on {len(set(options.devices))} GPUs"
+    table(title, ["", *found], rows)
+
+
+def told(values):
+    """The median of figures; of words, all that were said."""
+    if not values:
+        return "failed"
+    words = sorted({value for value in values if isinstance(value, str)})
+    return ", ".join(words) if words else shown(median(values))
+
+
 PARTS = {
     "reserved": reserved,
     "limited": limited,
@@ -242,6 +282,7 @@ PARTS = {
     "allocations": allocations,
     "encoder": encoder,
     "batch": batch,
+    "distributed": distributed,
 }
 
 
@@ -282,12 +323,14 @@ def main():
     parser.add_argument("--programs", type=words, default=PROGRAMS)
     parser.add_argument("--devices", type=words, default=["0"], help="numbers of GPUs")
     parser.add_argument("--parallel", type=int, default=1, help="programs at once on each")
-    parser.add_argument("--repeats", type=int, default=1, help="for the last three")
+    parser.add_argument(
+        "--repeats", type=int, default=1, help="runs of each way, for time and what comes behind it"
+    )
     parser.add_argument(
         "--ways",
         type=lambda text: text.split(";"),
         default=list(ways(0)),
-        help="for time, with ; between them",
+        help="of the first four parts, with ; between them",
     )
     parser.add_argument("--peaks", type=peaks_of, default={}, help="an earlier OUT.json")
     parser.add_argument("--scale", type=float, default=1.0, help="steps of a program, as a factor")

@@ -96,6 +96,15 @@ class Session:
             result.update(json.loads(result.pop("output").splitlines()[-1]), ok=True)
         return self._keep({"what": " ".join(what), "allocator": allocator, **how, **result})
 
+    def distributed(self, allocator):
+        """A run of distributed.py on all devices."""
+        command = [sys.executable, str(HERE / "distributed.py"), "--allocator", allocator]
+        devices = ",".join(dict.fromkeys(self._devices))
+        result = self._run(command, devices, (), 1)
+        if result["status"] == 0:
+            result.update(json.loads(result.pop("output").splitlines()[-1]), ok=True)
+        return self._keep({"what": "distributed", "allocator": allocator, **result})
+
     def program_once(self, name, allocator, how, device, turn=(), sharing=1):
         """A run of a program that no other part shares."""
         with tempfile.TemporaryDirectory() as folder:

@@ -35,6 +35,22 @@ class Measure(unittest.TestCase):
             threading.excepthook = tell
         self.assertEqual(failed, ["in a thread: list index out of range"])
 
+    def test_medians_of_several_runs(self):
+        import measure
+
+        def run(*steps, setup=2.0, ok=True):
+            return {"ok": ok, "setup": setup, "steps": list(steps)}
+
+        runs = [run(1, 9), run(2, 2, setup=3.0), run(7, 3, setup=9.0)]
+        self.assertEqual(measure.usual(runs), run(2, 3, setup=3.0))
+        self.assertEqual(measure.usual(runs[:1]), runs[0])
+        self.assertIsNone(measure.usual([run(1), run(1, setup=None)])["setup"])
+        failed = run(ok=False)
+        self.assertIs(measure.usual([runs[0], failed]), failed)
+        self.assertEqual(measure.told([3.0, 1.0, 2.0]), "2.000")
+        self.assertEqual(measure.told(["b", "a", "b"]), "a, b")
+        self.assertEqual(measure.told([]), "failed")
+
     def take_turns(self, steps, dies, begins=False):
         """The order in which three threads make their steps; `dies` tells which one fails where.
         With `begins` they have a set-up, "+"."""
