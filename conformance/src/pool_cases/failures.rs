@@ -234,6 +234,7 @@ pub(super) fn a_refused_kind_of_frame_falls_back<H: Harness>(h: &H) -> CaseResul
         for kind in [DeviceErrorKind::Failed, DeviceErrorKind::NotSupported] {
             let options = PoolOptions { frame_kind: FrameKind::Rdma, ..s.options(16 * s.page) };
             let pool = s.pool(options)?;
+            ensure_eq!(pool.stats().frame_kind, FrameKind::Rdma, "the kind that was asked for");
             let refuses = move |call: &vmm_mock::FaultyCall| {
                 (call.op == op && call.kind == Some(FrameKind::Rdma)).then_some(kind)
             };
@@ -244,6 +245,7 @@ pub(super) fn a_refused_kind_of_frame_falls_back<H: Harness>(h: &H) -> CaseResul
             s.expect(&lease, stream, 1)?;
             let more = take::<H>(&pool, 4 * s.page, stream)?;
             ensure_eq!(s.faulty.faults(), faults + 1, "attempts with frames that are refused");
+            ensure_eq!(pool.stats().frame_kind, FrameKind::Device, "the kind that is used");
             s.audit(&pool)?;
             s.faulty.clear();
             drop((lease, more));

@@ -328,6 +328,9 @@ typedef struct {
     uint64_t peak_active_bytes;
     /// The most frames that there were at once so far.
     uint64_t peak_frames;
+    /// The kind of frames that are made, a `vmm_frame_kind_t`: that of the options, or `VMM_FRAME_DEVICE`
+    /// once the device refused it.
+    uint64_t frame_kind;
 } vmm_stats_t;
 
 /// One piece of a pool's address space.

@@ -53,6 +53,17 @@ pub enum vmm_frame_kind_t {
     VMM_FRAME_HOST = 3,
 }
 
+impl From<FrameKind> for vmm_frame_kind_t {
+    fn from(kind: FrameKind) -> Self {
+        match kind {
+            FrameKind::Device => Self::VMM_FRAME_DEVICE,
+            FrameKind::Exportable => Self::VMM_FRAME_EXPORTABLE,
+            FrameKind::Rdma => Self::VMM_FRAME_RDMA,
+            FrameKind::Host => Self::VMM_FRAME_HOST,
+        }
+    }
+}
+
 /// Whether the device's virtual memory is used.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! The figures of a pool.
 
 use crate::guard;
+use crate::options::vmm_frame_kind_t;
 use crate::pool::vmm_pool_t;
 use crate::sized::SizedStruct;
 use crate::status::vmm_status_t;
@@ -76,6 +77,9 @@ pub struct vmm_stats_t {
     pub peak_active_bytes: u64,
     /// The most frames that there were at once so far.
     pub peak_frames: u64,
+    /// The kind of frames that are made, a `vmm_frame_kind_t`: that of the options, or `VMM_FRAME_DEVICE`
+    /// once the device refused it.
+    pub frame_kind: u64,
 }
 
 // SAFETY: `size` comes first, and all other fields are 64-bit integers.
@@ -116,6 +120,7 @@ impl From<Stats> for vmm_stats_t {
             private_reserved_bytes: stats.private_reserved_bytes,
             peak_active_bytes: stats.peak_active_bytes,
             peak_frames: stats.peak_frames,
+            frame_kind: vmm_frame_kind_t::from(stats.frame_kind) as u64,
         }
     }
 }
@@ -159,7 +164,7 @@ mod tests {
     #[test]
     fn every_counter_has_a_field() {
         let ours = size_of::<vmm_stats_t>() - size_of::<usize>();
-        let others = 7 * size_of::<u64>();
+        let others = 8 * size_of::<u64>();
         assert_eq!(ours, size_of::<Counters>() + others, "a new counter belongs at the end");
     }
 }

@@ -1,6 +1,7 @@
 //! What a pool tells about itself: figures, snapshots, the facts of an error.
 
 use crate::arena::{DomainId, GENERAL, LARGE, domain_of};
+use crate::device::FrameKind;
 use crate::extent::{Extent, Kind};
 use crate::frame::MappingState;
 use crate::region::Region;
@@ -13,7 +14,7 @@ use crate::units::DeviceAddr;
 use std::collections::HashMap;
 
 impl State {
-    pub(crate) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self, frame_kind: FrameKind) -> Stats {
         Stats {
             counters: self.counters,
             limit: self.budget.limit,
@@ -24,6 +25,7 @@ impl State {
             private_pools: self.tenancies.living().count() as u64,
             private_reserved_bytes: self.private_bytes(),
             remapping: !self.budget.plain,
+            frame_kind,
         }
     }
 
@@ -36,7 +38,7 @@ impl State {
         self.arenas.all().iter().flat_map(|arena| arena.regions.iter()).map(|(_, region)| region)
     }
 
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self, frame_kind: FrameKind) -> Snapshot {
         let mut index = HashMap::new();
         let mut frames = Vec::new();
         for (id, frame) in self.frames.frames.iter() {
@@ -57,7 +59,7 @@ impl State {
             self.extents.iter().map(|(_, e)| e).filter(|e| kinds.contains(&e.kind))
         };
         Snapshot {
-            stats: self.stats(),
+            stats: self.stats(frame_kind),
             regions: self.regions().map(|region| range(region.base, region.len)).collect(),
             mappings: mappings.collect(),
             frames,

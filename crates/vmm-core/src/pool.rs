@@ -419,7 +419,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// The figures of this moment.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.handle.shared.lock().stats()
+        let shared = &self.handle.shared;
+        shared.lock().stats(shared.frame_kind())
     }
 
     /// Lets the peaks among the figures begin anew, at what there is now. The pool's own decisions
@@ -433,7 +434,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// Everything the pool has, at this moment.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        self.handle.shared.lock().snapshot()
+        let shared = &self.handle.shared;
+        shared.lock().snapshot(shared.frame_kind())
     }
 
     /// Checks all structures against each other. Debug builds do so after operations, as often as

@@ -1,6 +1,6 @@
 //! Counters and snapshots: what a pool has and did.
 
-use crate::device::AddrRange;
+use crate::device::{AddrRange, FrameKind};
 use crate::tenancy::PrivateId;
 use crate::units::{DeviceAddr, DeviceOrdinal, StreamId};
 
@@ -133,6 +133,8 @@ pub struct Stats {
     /// Whether the device can map frames, so that memory that is free in pieces serves a long request.
     /// Without [`crate::Capabilities::remapping`] each frame stays where it was made.
     pub remapping: bool,
+    /// The kind of frames that are made: that of the options, or `Device` once the device refused it.
+    pub frame_kind: FrameKind,
 }
 
 impl std::ops::Deref for Stats {

@@ -151,18 +151,22 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         AllocError::TooLarge { requested, alignment, largest_ever }
     }
 
-    fn means(&self) -> Means {
-        let kind = if self.kind_refused.load(Ordering::Relaxed) {
+    /// The kind of frames that are made from now on.
+    pub(crate) fn frame_kind(&self) -> FrameKind {
+        if self.kind_refused.load(Ordering::Relaxed) {
             FrameKind::Device
         } else {
             self.options.frame_kind
-        };
+        }
+    }
+
+    fn means(&self) -> Means {
         Means {
             target: 0,
             ceiling: 0,
             borrow: true,
             ends: self.device.properties().capabilities.aliases,
-            kind,
+            kind: self.frame_kind(),
             unmap_first: !self.device.properties().capabilities.aliases,
             exact: false,
             queued: self.device.properties().capabilities.queued_binds,

@@ -5,6 +5,10 @@ from .installing import installed
 from .options import parse_bytes, parse_limit
 
 
+# By the numbers of `vmm_frame_kind_t`.
+FRAME_KINDS = ("device", "exportable", "rdma", "host")
+
+
 def stats(device=None):
     """The figures of the pool of a device, as a dictionary; without a device those of all devices
     in use, by their numbers.
@@ -14,6 +18,8 @@ def stats(device=None):
     fragmentation: the part of reserved memory that nobody asked for, 0 to 1.
     peak_fragmentation: the same of the two peaks.
     driver_calls: pieces of memory made, moved and released, and mappings removed.
+    frame_kind: "device", "exportable" or "rdma": what new pieces of memory are. A device that refuses
+        the kind that was asked for gives the first.
     """
     place = installed()
     if device is not None:
@@ -72,6 +78,7 @@ def _derived(figures):
         figures["peak_requested_bytes"], figures["peak_reserved_bytes"]
     )
     figures["driver_calls"] = sum(figures[name] for name in calls)
+    figures["frame_kind"] = FRAME_KINDS[figures["frame_kind"]]
     return figures
 
 
