@@ -23,11 +23,10 @@ const CALM_TIME: Rate = Rate { per_second: 20_000, patience: 60_000 };
 const MOVE_US: usize = 30;
 const FRAME_US: usize = 45;
 
-/// Slack in thousandths of the peak: what is taken first, what is added where that does not help, the most, and
-/// what is given back when time has passed. Less would be in vain: with a tenth such programs move for ever.
-const FIRST_PERMILLE: u64 = 150;
+/// Slack in thousandths of the peak, and the steps in which it is given back when time has passed. Less would
+/// be in vain: with a tenth such programs move for ever.
+const SLACK_PERMILLE: u64 = 150;
 const STEP_PERMILLE: u64 = 50;
-const MOST_PERMILLE: u64 = 200;
 
 /// How often the time between two steps of giving slack back may be doubled: by then ten minutes, with a
 /// time to live of ten seconds.
@@ -89,7 +88,7 @@ impl Churn {
     }
 
     fn take_slack(&mut self) {
-        self.permille = (self.permille + STEP_PERMILLE).clamp(FIRST_PERMILLE, MOST_PERMILLE);
+        self.permille = SLACK_PERMILLE;
         self.retaken += u32::from(std::mem::take(&mut self.gave_back));
         self.passed = 0;
     }
@@ -159,18 +158,18 @@ mod tests {
     }
 
     #[test]
-    fn many_moves_get_slack_and_then_more_up_to_a_bound() {
+    fn many_moves_get_slack() {
         let slack = |moves| after(moves, Duration::from_micros(10), 1).slack();
-        assert_eq!(slack(80), Some(FIRST_PERMILLE));
-        assert_eq!(slack(120), Some(FIRST_PERMILLE + STEP_PERMILLE));
-        assert_eq!(slack(100_000), Some(MOST_PERMILLE));
+        assert_eq!(slack(70), None);
+        assert_eq!(slack(80), Some(SLACK_PERMILLE));
+        assert_eq!(slack(100_000), Some(SLACK_PERMILLE));
     }
 
     #[test]
     fn few_moves_that_take_a_tenth_of_the_time_get_slack() {
         let moves = |moves| after(moves, Duration::from_millis(11), 24).slack();
         assert_eq!(moves(60), None);
-        assert_eq!(moves(80), Some(FIRST_PERMILLE));
+        assert_eq!(moves(80), Some(SLACK_PERMILLE));
     }
 
     #[test]
@@ -198,6 +197,9 @@ mod tests {
         assert_eq!(after(100_000, Duration::from_micros(10), FEW_FRAMES).doublings(), 0);
     }
 
+    const STEPS: u32 = 3;
+    const _: () = assert!(SLACK_PERMILLE == STEPS as u64 * STEP_PERMILLE);
+
     /// How many times to live pass before no slack is left.
     fn until_none(churn: &mut Churn) -> u32 {
         let mut passed = 0;
@@ -213,13 +215,12 @@ mod tests {
         let mut churn = Churn::default();
         churn.relax();
         churn.take_slack();
-        let steps = u32::try_from(FIRST_PERMILLE / STEP_PERMILLE).expect("few");
-        assert_eq!(until_none(&mut churn), steps);
+        assert_eq!(until_none(&mut churn), STEPS);
         for retaken in 1..=2 * MOST_RETAKEN {
             churn.take_slack();
             churn.take_slack();
-            assert_eq!(churn.slack(), Some(MOST_PERMILLE));
-            assert_eq!(until_none(&mut churn), (steps + 1) << retaken.min(MOST_RETAKEN));
+            assert_eq!(churn.slack(), Some(SLACK_PERMILLE));
+            assert_eq!(until_none(&mut churn), STEPS << retaken.min(MOST_RETAKEN));
         }
     }
 }
