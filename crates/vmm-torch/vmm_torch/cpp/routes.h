@@ -20,14 +20,66 @@ using PoolName = std::pair<unsigned long long, unsigned long long>;
 using Stream = CUstream_st *;
 using Filter = std::function<bool(Stream)>;
 
-// Where the memory of a private pool comes from if not from libvmm.
+// A piece of memory that an allocator of the user's gave.
+struct Piece {
+    void *ptr = nullptr;
+    size_t len = 0;
+    Stream stream = nullptr;
+    PoolName pool;
+    // Pieces are numbered as they come.
+    int32_t number = 0;
+    // Spare pieces are free, but wait to be given back.
+    enum { LIVE, FREE, SPARE, GOING } state = LIVE;
+    // Work on other streams than its own may still use it.
+    bool shared = false;
+    // Those who listen were told of it.
+    bool known = true;
+};
+
+// Where the memory of a private pool comes from if not from libvmm. What says so is called with the
+// lock that guards the routes, all else without any: it calls allocators of users.
 struct Source {
     virtual ~Source() = default;
+    // NULL if there is no more.
     virtual void *allocate(size_t len, Stream stream) = 0;
+    // As `allocate`, from what was given before and is free now.
+    virtual void *reuse(size_t len, Stream stream) = 0;
     // `shared`: work on other streams may still use it.
-    virtual void release(void *ptr, size_t len, Stream stream, bool shared) = 0;
-    // Gives back what nobody holds. The device is idle.
-    virtual void trim() = 0;
+    virtual void release(void *ptr, bool shared) = 0;
+    // Takes out the pieces that nobody holds. With the lock.
+    virtual std::vector<void *> spare() = 0;
+    // Takes spare pieces in again.
+    virtual void keep(const std::vector<void *> &pieces) = 0;
+    // Gives spare pieces back to where they came from; those that it cannot give back it keeps. The
+    // device was idle since they were taken out.
+    virtual void give_back(const std::vector<void *> &pieces) = 0;
+    // Visits all pieces, with the lock.
+    virtual void each(const std::function<void(const Piece &)> &visit) const = 0;
+    // Whether there is none, with the lock.
+    virtual bool empty() const = 0;
+};
+
+using Sources = std::vector<std::shared_ptr<Source>>;
+
+// Pieces that nobody holds, taken out of their source, so that what is released while the device is
+// waited for does not go with them. They come back to it unless they are given back.
+class Spare {
+  public:
+    Spare(std::shared_ptr<Source> source, std::vector<void *> pieces)
+        : source_(std::move(source)), pieces_(std::move(pieces)) {}
+    Spare(Spare &&) = default;
+    Spare &operator=(Spare &&) = delete;
+    ~Spare() {
+        if (!pieces_.empty()) {
+            source_->keep(pieces_);
+        }
+    }
+
+    void give_back() { source_->give_back(std::exchange(pieces_, {})); }
+
+  private:
+    std::shared_ptr<Source> source_;
+    std::vector<void *> pieces_;
 };
 
 struct PrivatePool {
@@ -36,6 +88,8 @@ struct PrivatePool {
     uint64_t id = 0;
     // Graphs, MemPool objects and contexts that refer to it.
     int users = 0;
+    // When the last of them let go, see `Routes::unsettled`.
+    uint64_t left = 0;
     // Allocations in it that live.
     size_t live = 0;
     // Its memory may serve others when there is no other.
@@ -44,17 +98,6 @@ struct PrivatePool {
     bool captured = false;
     std::shared_ptr<Source> source;
 };
-
-// Sources that are to be trimmed, without any lock: they call allocators of users.
-using Sources = std::vector<std::shared_ptr<Source>>;
-
-inline void trim(const Sources &sources) {
-    for (const std::shared_ptr<Source> &source : sources) {
-        if (source != nullptr) {
-            source->trim();
-        }
-    }
-}
 
 // The calling thread: each has one of these, which goes when the thread ends.
 inline const std::shared_ptr<const char> &this_thread() {
@@ -164,7 +207,7 @@ class Routes {
         if (pool == nullptr || pool->users == 0) {
             throw std::runtime_error("vmm_torch: there is no such memory pool to release");
         }
-        --pool->users;
+        leave(*pool);
     }
 
     // Whether one of the streams on which routes began captures a graph, or is about to.
@@ -187,7 +230,7 @@ class Routes {
             bool near = at->thread.expired() || at->thread.lock() == this_thread();
             bool over = at->captured && near && !is_capturing(at->stream);
             if (over) {
-                --at->pool->users;
+                leave(*at->pool);
                 dropped_.push_back(at->pool->name);
             }
             at = over ? underway_.erase(at) : at + 1;
@@ -195,64 +238,95 @@ class Routes {
         count_.store(underway_.size(), std::memory_order_relaxed);
     }
 
-    // The pools without users, whose memory waits for `settle`.
-    std::vector<PoolName> unsettled() const {
-        std::vector<PoolName> names;
+    // The present moment if pools without users wait for `settle`, else 0.
+    uint64_t unsettled() const {
         for (const auto &entry : pools_) {
             if (entry.second->users == 0) {
-                names.push_back(entry.first);
+                return now_;
             }
         }
-        return names;
+        return 0;
     }
 
-    // Gives back the memory of these pools, as far as they have no users still. The device has been
-    // idle since they were named.
-    // Returns sources to trim.
-    Sources settle(vmm_pool_t *pool, const std::vector<PoolName> &names) {
-        Sources gone;
-        for (PoolName name : names) {
-            auto at = pools_.find(name);
-            if (at == pools_.end() || at->second->users != 0) {
+    // Gives back the memory of the pools that had no users at a moment, and have had none since. The
+    // device has been idle since that moment.
+    void settle(vmm_pool_t *pool, uint64_t moment) {
+        for (auto at = pools_.begin(); at != pools_.end();) {
+            PrivatePool &own = *at->second;
+            if (own.users != 0 || own.left > moment) {
+                ++at;
                 continue;
             }
-            dropped_.erase(std::remove(dropped_.begin(), dropped_.end(), name), dropped_.end());
-            if (at->second->id != 0) {
-                lib.private_release(pool, at->second->id);
+            dropped_.erase(std::remove(dropped_.begin(), dropped_.end(), own.name), dropped_.end());
+            if (own.id != 0) {
+                lib.private_release(pool, own.id);
             }
-            if (at->second->live != 0) {
+            if (own.source != nullptr) {
+                sources_left_.push_back(own.source);
+            }
+            if (own.live != 0) {
                 // Its last allocation, at whose end `ended` drops it, still refers to it.
                 outlived_.push_back(std::move(at->second));
-            } else {
-                gone.push_back(std::move(at->second->source));
             }
-            pools_.erase(at);
+            at = pools_.erase(at);
         }
+    }
+
+    // The free memory of sources whose pools nobody refers to. With `all` also of other pools, but
+    // not of those that graphs use.
+    std::vector<Spare> spare(bool all) {
+        std::vector<Spare> found;
+        auto add = [&](const std::shared_ptr<Source> &source) {
+            if (std::vector<void *> pieces = source->spare(); !pieces.empty()) {
+                found.emplace_back(source, std::move(pieces));
+            }
+        };
+        for (const auto &[name, pool] : pools_) {
+            if (pool->source != nullptr && (pool->users == 0 || (all && !pool->captured))) {
+                add(pool->source);
+            }
+        }
+        std::for_each(sources_left_.begin(), sources_left_.end(), add);
+        return found;
+    }
+
+    // Takes out the sources that have neither pool nor memory any more: they end without the lock.
+    Sources done() {
+        auto rest = std::partition(sources_left_.begin(), sources_left_.end(),
+                                   [](const auto &source) { return !source->empty(); });
+        Sources gone(std::make_move_iterator(rest), std::make_move_iterator(sources_left_.end()));
+        sources_left_.erase(rest, sources_left_.end());
         return gone;
     }
 
     void began(PrivatePool *pool) { ++pool->live; }
 
     // An allocation of a private pool has ended.
-    // Returns a source to trim, or NULL.
-    std::shared_ptr<Source> ended(PrivatePool *pool) {
-        if (--pool->live != 0 || outlived_.empty()) {
-            return nullptr;
+    void ended(PrivatePool *pool) {
+        if (--pool->live == 0) {
+            outlived_.erase(std::remove_if(outlived_.begin(), outlived_.end(),
+                                           [&](const auto &own) { return own.get() == pool; }),
+                            outlived_.end());
         }
-        for (auto at = outlived_.begin(); at != outlived_.end(); ++at) {
-            if (at->get() == pool) {
-                std::shared_ptr<Source> source = std::move(pool->source);
-                outlived_.erase(at);
-                return source;
-            }
-        }
-        return nullptr;
     }
 
     template <typename Visit> void each(Visit visit) {
         for (auto &entry : pools_) {
             visit(*entry.second);
         }
+    }
+
+    // The pieces of all sources, also of those whose pools are gone.
+    template <typename Visit> void each_piece(Visit visit) const {
+        auto list = [&](const std::shared_ptr<Source> &source) {
+            if (source != nullptr) {
+                source->each(visit);
+            }
+        };
+        for (const auto &entry : pools_) {
+            list(entry.second->source);
+        }
+        std::for_each(sources_left_.begin(), sources_left_.end(), list);
     }
 
   private:
@@ -276,12 +350,21 @@ class Routes {
         }
     }
 
+    void leave(PrivatePool &pool) {
+        --pool.users;
+        pool.left = ++now_;
+    }
+
     std::map<PoolName, std::unique_ptr<PrivatePool>> pools_;
     // Given back, with allocations that live on.
     std::vector<std::unique_ptr<PrivatePool>> outlived_;
+    // Of pools that are gone.
+    Sources sources_left_;
     std::vector<Route> underway_;
     // Of failed captures, as long as they have their pool.
     std::vector<PoolName> dropped_;
+    // Counts the times that a user let go.
+    uint64_t now_ = 1;
     std::atomic<size_t> count_{0};
 };
 
@@ -323,15 +406,10 @@ class Hold {
 
   private:
     void let_go() {
-        if (pool == nullptr) {
-            return;
-        }
-        std::shared_ptr<Source> gone;
-        {
+        if (pool != nullptr) {
             std::lock_guard<std::mutex> hold(mutex_);
-            gone = routes_.ended(std::exchange(pool, nullptr));
+            routes_.ended(std::exchange(pool, nullptr));
         }
-        trim({gone});
     }
 
     std::mutex &mutex_;

@@ -27,23 +27,33 @@ inline bool idle(std::mutex &mutex, Routes &routes) {
     return !routes.wait || routes.wait();
 }
 
-// Gives private pools that nobody refers to back, once the device is idle. Whether any was.
-inline bool settle(std::mutex &mutex, Routes &routes, vmm_pool_t *pool) {
-    std::vector<PoolName> names;
+// Gives private pools that nobody refers to back, once the device is idle; with `all` also what
+// sources keep for pools that live. Whether there was anything. What is released while the device is
+// waited for stays: work on it may have been queued after the wait began.
+inline bool settle(std::mutex &mutex, Routes &routes, vmm_pool_t *pool, bool all = false) {
+    uint64_t moment = 0;
+    std::vector<Spare> spare;
     {
         std::lock_guard<std::mutex> hold(mutex);
         routes.drop_failed();
-        names = routes.unsettled();
+        moment = routes.unsettled();
+        spare = routes.spare(all);
     }
-    if (names.empty() || !idle(mutex, routes)) {
+    if ((moment == 0 && spare.empty()) || !idle(mutex, routes)) {
         return false;
     }
-    Sources gone;
     {
         std::lock_guard<std::mutex> hold(mutex);
-        gone = routes.settle(pool, names);
+        routes.settle(pool, moment);
     }
-    trim(gone);
+    for (Spare &each : spare) {
+        each.give_back();
+    }
+    Sources done;
+    {
+        std::lock_guard<std::mutex> hold(mutex);
+        done = routes.done();
+    }
     return true;
 }
 
