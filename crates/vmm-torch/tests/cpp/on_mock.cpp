@@ -3,49 +3,9 @@
 //
 // usage: on_mock LIBVMM
 
-#include "allocator.cpp"
-
-#include "check.h"
-
-#include <chrono>
-#include <thread>
+#include "mock.h"
 
 namespace {
-
-using namespace vmm;
-
-struct Stack : c10::GatheredContext {};
-
-std::shared_ptr<c10::GatheredContext> gather() { return std::make_shared<Stack>(); }
-
-template <typename Body> std::string failure_of(Body body) {
-    try {
-        body();
-    } catch (const c10::OutOfMemoryError &error) {
-        return std::string("out of memory: ") + error.what_without_backtrace();
-    } catch (const std::exception &error) {
-        return error.what();
-    }
-    return {};
-}
-
-bool contains(const std::string &text, const char *part) {
-    return text.find(part) != std::string::npos;
-}
-
-// Frees all idle memory. What the pool's own thread is moving at the moment goes a little later.
-bool empties() {
-    for (int attempt = 0; attempt < 200; ++attempt) {
-        allocator().emptyCache({0, 0});
-        if (memory().pool_stats(0).reserved_bytes == 0) {
-            return true;
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
-}
-
-int64_t current(const c10::CachingAllocator::StatArray &stat) { return stat[0].current; }
 
 void statistics_follow_allocations() {
     void *small = memory().allocate(0, 1000, stream(1));
@@ -262,8 +222,6 @@ void a_capture_that_failed_in_a_thread_that_ended_keeps_nothing() {
 std::atomic<int> waits{0};
 std::atomic<int> broken{0};
 
-bool everywhere(cudaStream_t) { return true; }
-
 // Leaves the memory of a private pool to be given back at the next wait.
 void leave_a_pool(c10::MempoolId_t name) {
     allocator().beginAllocateToPool(0, name, everywhere);
@@ -389,18 +347,14 @@ void what_is_not_there_says_so() {
 } // namespace
 
 int main(int argc, char **argv) {
-    char error[1000] = "";
-    vmm_torch_settings_t settings = {};
-    settings.device_kind = VMM_DEVICE_MOCK;
-    if (argc != 2 || vmm_torch_install(argv[1], &settings, error, sizeof error) != 0) {
-        std::printf("not installed: %s\n", error);
+    if (!install_on_mock(argc, argv)) {
         return 1;
     }
     CHECK(ca::get()->name() == "vmm");
     CHECK(!allocator().initialized());
     allocator().init(2);
     CHECK(allocator().initialized());
-    CHECK(vmm_torch_install(argv[1], &settings, error, sizeof error) != 0);
+    CHECK(!install_on_mock(argc, argv));
     statistics_follow_allocations();
     out_of_memory_says_why_and_a_retry_works();
     a_fraction_is_a_limit();
