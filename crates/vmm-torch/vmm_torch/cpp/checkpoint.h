@@ -34,6 +34,7 @@ inline std::vector<Allocation> live_in(Memory &memory, int device, PoolName name
 }
 
 inline std::shared_ptr<Checkpoint> checkpoint(Memory &memory, int device, PoolName name) {
+    memory.refuse_fork();
     std::lock_guard<std::mutex> hold(memory.mutex);
     auto made = std::make_shared<Checkpoint>();
     made->name = name;
@@ -52,8 +53,8 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
     CheckpointDelta delta;
     std::vector<Allocation> ended;
     std::vector<Allocation> made;
-    std::unique_lock<std::mutex> hold(memory.mutex);
     Memory::Device &own = memory.device(device);
+    std::unique_lock<std::mutex> hold(memory.mutex);
     std::map<void *, const Allocation *> wanted;
     for (const Allocation &entry : state.live) {
         wanted.emplace(entry.ptr, &entry);
@@ -116,6 +117,7 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
 // Whether the live allocations of a pool are exactly these.
 inline bool live_are(Memory &memory, int device, PoolName name,
                      const std::unordered_set<void *> &expected) {
+    memory.refuse_fork();
     std::lock_guard<std::mutex> hold(memory.mutex);
     std::vector<Allocation> live = live_in(memory, device, name);
     for (const Allocation &entry : live) {
