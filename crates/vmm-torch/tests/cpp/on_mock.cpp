@@ -466,6 +466,10 @@ void what_is_not_there_says_so() {
     CHECK(contains(failure_of([] { allocator().shareIpcHandle(nullptr); }), "by way of the CPU"));
     CHECK(contains(failure_of([] { allocator().getIpcDevPtr("x"); }), "by way of the CPU"));
     CHECK(contains(failure_of([] { allocator().raw_delete(stream(512)); }), "no live allocation"));
+    // NCCL asks for a snapshot of a pool whose memory it is to register.
+    namespace plug = torch::cuda::CUDAPluggableAllocator;
+    CHECK(in_torch_cuda(reinterpret_cast<void *>(&plug::changeCurrentAllocator)));
+    CHECK(!in_torch_cuda(reinterpret_cast<void *>(&vmm_torch_install)));
 }
 
 } // namespace

@@ -25,6 +25,7 @@ class Users : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator
           room_(room) {}
 
     void *raw_alloc_with_stream(size_t len, cudaStream_t) override {
+        std::lock_guard<std::mutex> hold(mutex_);
         if (len > room_) {
             if (throws) {
                 throw std::runtime_error("the users' allocator has no more");
@@ -33,13 +34,20 @@ class Users : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator
         }
         room_ -= len;
         out += len;
-        next_ += len;
-        void *ptr = reinterpret_cast<void *>(next_ - len);
-        lengths_[ptr] = len;
+        // As most do, it gives what came back last first.
+        auto back = back_.find(len);
+        void *ptr = back != back_.end() ? back->second : reinterpret_cast<void *>(next_);
+        if (back != back_.end()) {
+            back_.erase(back);
+        } else {
+            next_ += len;
+        }
+        CHECK(lengths_.emplace(ptr, len).second);
         return ptr;
     }
 
     void raw_delete(void *ptr) override {
+        std::lock_guard<std::mutex> hold(mutex_);
         if (refused > 0) {
             --refused;
             throw std::runtime_error("the users' allocator takes nothing back");
@@ -48,6 +56,7 @@ class Users : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator
         CHECK(at != lengths_.end());
         room_ += at->second;
         out -= at->second;
+        back_.emplace(at->second, ptr);
         lengths_.erase(at);
         waits_before = waits;
         ++freed;
@@ -64,7 +73,9 @@ class Users : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator
     int refused = 0;
 
   private:
+    std::mutex mutex_;
     size_t room_;
+    std::multimap<size_t, void *> back_;
     uintptr_t next_ = uintptr_t{1} << 50;
     std::map<void *, size_t> lengths_;
 };
@@ -225,7 +236,7 @@ void whoever_throws_keeps_no_memory() {
     CHECK(pool.users->freed == 2);
     // The one that may be freed already serves nobody.
     void *ptr = pool.allocate(3 * MIB);
-    CHECK(std::find(held.begin(), held.end(), ptr) == held.end());
+    CHECK(ptr != held.front());
     allocator().emptyCache({0, 0});
     CHECK(pool.users->freed == 3);
     CHECK(memory().release(ptr));
@@ -246,6 +257,54 @@ void whoever_throws_keeps_no_memory() {
     CHECK(memory().ledger.size() == 0 && memory().pool_stats(0).live_bytes == 0);
     allocator().emptyCache({0, 0});
     CHECK(pool.users->out == 0);
+}
+
+void threads_do_not_disturb_each_other() {
+    Pool pool(std::make_shared<Users>());
+    allocator().beginAllocateToPool(0, pool.name, everywhere);
+    std::atomic<int> running{3};
+    std::vector<std::thread> threads;
+    for (int number = 1; number <= 3; ++number) {
+        threads.emplace_back([&running, number] {
+            std::vector<void *> held;
+            for (size_t i = 0; i < 3000; ++i) {
+                held.push_back(memory().allocate(0, (1 + i % 5) * MIB, stream(number)));
+                if (i % 3 == 0) {
+                    memory().used_on(held.back(), stream(9));
+                }
+                if (i % 4 != 3) {
+                    CHECK(memory().release(held[i % held.size()]));
+                    held.erase(held.begin() + static_cast<ptrdiff_t>(i % held.size()));
+                }
+            }
+            for (void *ptr : held) {
+                CHECK(memory().release(ptr));
+            }
+            --running;
+        });
+    }
+    while (running != 0) {
+        allocator().emptyCache({0, 0});
+    }
+    for (std::thread &thread : threads) {
+        thread.join();
+    }
+    allocator().endAllocateToPool(0, pool.name);
+    allocator().releasePool(0, pool.name);
+    allocator().emptyCache({0, 0});
+    CHECK(pool.users->out == 0 && memory().ledger.size() == 0);
+    CHECK(current(allocator().getDeviceStats(0).allocated_bytes) == 0);
+    CHECK(current(allocator().getDeviceStats(0).segment) ==
+          static_cast<int64_t>(memory().pool_stats(0).frames));
+}
+
+void nccl_registers_users_memory_only() {
+    Pool pool(std::make_shared<Users>());
+    CHECK(failure_of([&] { refuse_registration(pool.name); }).empty());
+    c10::MempoolId_t name{0, 70};
+    allocator().createOrIncrefPool(0, name, nullptr);
+    CHECK(contains(failure_of([&] { refuse_registration(name); }), "backend.mem_allocator"));
+    allocator().releasePool(0, name);
 }
 
 void users_memory_counts_and_is_listed() {
@@ -360,6 +419,8 @@ int main(int argc, char **argv) {
     a_wait_that_fails_loses_nothing();
     varying_lengths_serve_each_other();
     users_memory_counts_and_is_listed();
+    threads_do_not_disturb_each_other();
+    nccl_registers_users_memory_only();
     a_last_resort_serves_no_private_pool();
     users_memory_as_a_last_resort_passes_no_limit();
     whoever_throws_keeps_no_memory();

@@ -46,8 +46,29 @@ inline int current_device() {
     return device;
 }
 
+// Whether code is in PyTorch's library for CUDA, as that of ProcessGroupNCCL is; what Python calls is
+// in another one.
+inline bool in_torch_cuda(const void *code) {
+    Dl_info info = {};
+    return dladdr(code, &info) != 0 && info.dli_fname != nullptr &&
+           std::string(info.dli_fname).find("libtorch_cuda.so") != std::string::npos;
+}
+
 [[noreturn]] inline void not_there(const char *what) {
     C10_THROW_ERROR(NotImplementedError, std::string("vmm_torch: ") + what);
+}
+
+// NCCL is told of each piece that an allocator of the user's gives, and registers it. The memory of
+// other pools grows by pieces that join, which it cannot be told of.
+inline void refuse_registration(PoolName name) {
+    std::lock_guard<std::mutex> hold(memory().mutex);
+    for (int device = 0; device < memory().device_count(); ++device) {
+        PrivatePool *pool = memory().device(device).routes.find(name);
+        if (pool != nullptr && pool->source == nullptr) {
+            not_there("NCCL cannot register the memory of this pool; make it with NCCL's own "
+                      "allocator: torch.cuda.MemPool(backend.mem_allocator)");
+        }
+    }
 }
 
 class Allocator final : public ca::CUDAAllocator {
@@ -203,6 +224,9 @@ class Allocator final : public ca::CUDAAllocator {
 
     ca::SnapshotInfo snapshot(c10::MempoolId_t only, bool include_traces) override {
         memory().refuse_fork();
+        if (only != c10::MempoolId_t{0, 0} && in_torch_cuda(__builtin_return_address(0))) {
+            refuse_registration(only);
+        }
         ca::SnapshotInfo info;
         int devices = memory().device_count();
         for (int device = 0; device < devices; ++device) {

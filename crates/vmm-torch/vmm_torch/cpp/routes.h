@@ -28,8 +28,9 @@ struct Piece {
     PoolName pool;
     // Pieces are numbered as they come.
     int32_t number = 0;
-    // Spare pieces are free, but wait to be given back.
-    enum { LIVE, FREE, SPARE, GOING } state = LIVE;
+    bool live = true;
+    // When it was released last, see `Routes::now`.
+    uint64_t left = 0;
     // Work on other streams than its own may still use it.
     bool shared = false;
     // Those who listen were told of it.
@@ -46,13 +47,9 @@ struct Source {
     virtual void *reuse(size_t len, Stream stream) = 0;
     // `shared`: work on other streams may still use it.
     virtual void release(void *ptr, bool shared) = 0;
-    // Takes out the pieces that nobody holds. With the lock.
-    virtual std::vector<void *> spare() = 0;
-    // Takes spare pieces in again.
-    virtual void keep(const std::vector<void *> &pieces) = 0;
-    // Gives spare pieces back to where they came from; those that it cannot give back it keeps. The
-    // device was idle since they were taken out.
-    virtual void give_back(const std::vector<void *> &pieces) = 0;
+    // Gives those pieces back to where they came from that nobody has held since a moment. Those
+    // that it cannot give back it keeps. The device has been idle since that moment.
+    virtual void give_back(uint64_t moment) = 0;
     // Visits all pieces, with the lock.
     virtual void each(const std::function<void(const Piece &)> &visit) const = 0;
     // Whether there is none, with the lock.
@@ -61,34 +58,13 @@ struct Source {
 
 using Sources = std::vector<std::shared_ptr<Source>>;
 
-// Pieces that nobody holds, taken out of their source, so that what is released while the device is
-// waited for does not go with them. They come back to it unless they are given back.
-class Spare {
-  public:
-    Spare(std::shared_ptr<Source> source, std::vector<void *> pieces)
-        : source_(std::move(source)), pieces_(std::move(pieces)) {}
-    Spare(Spare &&) = default;
-    Spare &operator=(Spare &&) = delete;
-    ~Spare() {
-        if (!pieces_.empty()) {
-            source_->keep(pieces_);
-        }
-    }
-
-    void give_back() { source_->give_back(std::exchange(pieces_, {})); }
-
-  private:
-    std::shared_ptr<Source> source_;
-    std::vector<void *> pieces_;
-};
-
 struct PrivatePool {
     PoolName name;
     // libvmm's name; 0 with a source of its own.
     uint64_t id = 0;
     // Graphs, MemPool objects and contexts that refer to it.
     int users = 0;
-    // When the last of them let go, see `Routes::unsettled`.
+    // When the last of them let go, see `Routes::now`.
     uint64_t left = 0;
     // Allocations in it that live.
     size_t live = 0;
@@ -238,14 +214,15 @@ class Routes {
         count_.store(underway_.size(), std::memory_order_relaxed);
     }
 
-    // The present moment if pools without users wait for `settle`, else 0.
-    uint64_t unsettled() const {
-        for (const auto &entry : pools_) {
-            if (entry.second->users == 0) {
-                return now_;
-            }
-        }
-        return 0;
+    // Moments are counted by what was let go, so that what is let go while the device is waited for
+    // is told from what was before.
+    uint64_t now() const { return now_; }
+    uint64_t next_moment() { return ++now_; }
+
+    // Whether there are pools without users, whose memory waits for `settle`.
+    bool unsettled() const {
+        return std::any_of(pools_.begin(), pools_.end(),
+                           [](const auto &entry) { return entry.second->users == 0; });
     }
 
     // Gives back the memory of the pools that had no users at a moment, and have had none since. The
@@ -272,13 +249,15 @@ class Routes {
         }
     }
 
-    // The free memory of sources whose pools nobody refers to. With `all` also of other pools, but
-    // not of those that graphs use.
-    std::vector<Spare> spare(bool all) {
-        std::vector<Spare> found;
+    // The sources with free memory whose pools nobody refers to. With `all` also those of other
+    // pools, but not where graphs use it.
+    Sources spare(bool all) const {
+        Sources found;
         auto add = [&](const std::shared_ptr<Source> &source) {
-            if (std::vector<void *> pieces = source->spare(); !pieces.empty()) {
-                found.emplace_back(source, std::move(pieces));
+            bool any = false;
+            source->each([&](const Piece &piece) { any = any || !piece.live; });
+            if (any) {
+                found.push_back(source);
             }
         };
         for (const auto &[name, pool] : pools_) {
@@ -352,7 +331,7 @@ class Routes {
 
     void leave(PrivatePool &pool) {
         --pool.users;
-        pool.left = ++now_;
+        pool.left = next_moment();
     }
 
     std::map<PoolName, std::unique_ptr<PrivatePool>> pools_;
@@ -363,8 +342,7 @@ class Routes {
     std::vector<Route> underway_;
     // Of failed captures, as long as they have their pool.
     std::vector<PoolName> dropped_;
-    // Counts the times that a user let go.
-    uint64_t now_ = 1;
+    uint64_t now_ = 0;
     std::atomic<size_t> count_{0};
 };
 

@@ -31,23 +31,25 @@ inline bool idle(std::mutex &mutex, Routes &routes) {
 // sources keep for pools that live. Whether there was anything. What is released while the device is
 // waited for stays: work on it may have been queued after the wait began.
 inline bool settle(std::mutex &mutex, Routes &routes, vmm_pool_t *pool, bool all = false) {
+    bool any = false;
     uint64_t moment = 0;
-    std::vector<Spare> spare;
+    Sources spare;
     {
         std::lock_guard<std::mutex> hold(mutex);
         routes.drop_failed();
-        moment = routes.unsettled();
         spare = routes.spare(all);
+        any = routes.unsettled() || !spare.empty();
+        moment = routes.now();
     }
-    if ((moment == 0 && spare.empty()) || !idle(mutex, routes)) {
+    if (!any || !idle(mutex, routes)) {
         return false;
     }
     {
         std::lock_guard<std::mutex> hold(mutex);
         routes.settle(pool, moment);
     }
-    for (Spare &each : spare) {
-        each.give_back();
+    for (const std::shared_ptr<Source> &source : spare) {
+        source->give_back(moment);
     }
     Sources done;
     {

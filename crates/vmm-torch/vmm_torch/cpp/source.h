@@ -51,7 +51,7 @@ class ForeignSource final : public Source {
         }
         void *ptr = at->second;
         free_.erase(at);
-        pieces_.at(ptr).state = Piece::LIVE;
+        pieces_.at(ptr).live = true;
         return ptr;
     }
 
@@ -62,50 +62,26 @@ class ForeignSource final : public Source {
         set_free(piece);
     }
 
-    std::vector<void *> spare() override {
-        std::vector<void *> found;
-        for (auto &[ptr, piece] : pieces_) {
-            if (piece.state == Piece::FREE) {
-                found.push_back(ptr);
-                piece.state = Piece::SPARE;
-            }
+    void give_back(uint64_t moment) override {
+        std::vector<void *> going;
+        {
+            std::lock_guard<std::mutex> hold(memory_.mutex);
+            each([&](const Piece &piece) { going.push_back(piece.ptr); });
         }
-        free_.clear();
-        return found;
-    }
-
-    void keep(const std::vector<void *> &pieces) override {
-        std::lock_guard<std::mutex> hold(memory_.mutex);
-        for (void *ptr : pieces) {
-            set_free(pieces_.at(ptr));
-        }
-    }
-
-    void give_back(const std::vector<void *> &pieces) override {
-        for (void *ptr : pieces) {
-            try {
-                give_back(ptr);
-            } catch (...) {
-                std::fprintf(stderr,
-                             "vmm_torch: the allocator of a memory pool cannot have %p back yet: "
-                             "%s\n",
-                             ptr, thrown().c_str());
-                // Nobody gets it, since nobody knows what it is by now. The next time it is tried
-                // once more.
-                release(ptr, true);
+        for (void *ptr : going) {
+            if (std::optional<Piece> piece = take_out(ptr, moment)) {
+                give_back(*piece);
             }
         }
     }
 
     void each(const std::function<void(const Piece &)> &visit) const override {
         for (const auto &[ptr, piece] : pieces_) {
-            if (piece.state != Piece::GOING) {
-                visit(piece);
-            }
+            visit(piece);
         }
     }
 
-    bool empty() const override { return pieces_.empty(); }
+    bool empty() const override { return pieces_.empty() && going_ == 0; }
 
   private:
     // A piece may be longer than what it is to serve by one part in so many.
@@ -113,28 +89,55 @@ class ForeignSource final : public Source {
 
     // `memory_.mutex` is held.
     void set_free(Piece &piece) {
-        piece.state = Piece::FREE;
+        piece.live = false;
+        piece.left = own_.routes.next_moment();
         if (!piece.shared) {
             free_.emplace(std::pair{piece.stream, piece.len}, piece.ptr);
         }
     }
 
-    void give_back(void *ptr) {
-        uint64_t beside = memory_.pool_stats(device_).reserved_bytes;
-        Piece piece;
-        {
-            std::lock_guard<std::mutex> hold(memory_.mutex);
-            pieces_.at(ptr).state = Piece::GOING;
-            piece = pieces_.at(ptr);
-        }
-        if (piece.known) {
-            note(TraceEntry::SEGMENT_FREE, piece);
-            std::lock_guard<std::mutex> hold(memory_.mutex);
-            pieces_.at(ptr).known = false;
-        }
-        allocator_->raw_delete(ptr);
+    // A piece that nobody has held since a moment. It is on its way then, since its address may come
+    // anew before the call that gives it back is over.
+    std::optional<Piece> take_out(void *ptr, uint64_t moment) {
         std::lock_guard<std::mutex> hold(memory_.mutex);
-        pieces_.erase(ptr);
+        auto at = pieces_.find(ptr);
+        if (at == pieces_.end() || at->second.live || at->second.left > moment) {
+            return std::nullopt;
+        }
+        Piece piece = at->second;
+        auto [same, end] = free_.equal_range({piece.stream, piece.len});
+        same = std::find_if(same, end, [&](const auto &entry) { return entry.second == ptr; });
+        if (same != end) {
+            free_.erase(same);
+        }
+        pieces_.erase(at);
+        ++going_;
+        return piece;
+    }
+
+    void give_back(Piece piece) {
+        uint64_t beside = 0;
+        try {
+            beside = memory_.pool_stats(device_).reserved_bytes;
+            if (piece.known) {
+                note(TraceEntry::SEGMENT_FREE, piece);
+                piece.known = false;
+            }
+            allocator_->raw_delete(piece.ptr);
+        } catch (...) {
+            std::fprintf(stderr,
+                         "vmm_torch: the allocator of a memory pool cannot have %p back yet: %s\n",
+                         piece.ptr, thrown().c_str());
+            // Nobody gets it, since nobody knows what it is by now. The next time it is tried once
+            // more.
+            piece.shared = true;
+            std::lock_guard<std::mutex> hold(memory_.mutex);
+            --going_;
+            set_free(pieces_.emplace(piece.ptr, piece).first->second);
+            return;
+        }
+        std::lock_guard<std::mutex> hold(memory_.mutex);
+        --going_;
         own_.statistics.foreign_gone(piece.len, beside);
     }
 
@@ -152,6 +155,8 @@ class ForeignSource final : public Source {
     PoolName name_;
     // By their addresses.
     std::map<void *, Piece> pieces_;
+    // Pieces that are being given back.
+    size_t going_ = 0;
     // Those that may serve again, by stream and length.
     std::multimap<std::pair<Stream, size_t>, void *> free_;
 };
