@@ -475,14 +475,15 @@ void what_is_not_there_says_so() {
 } // namespace
 
 int main(int argc, char **argv) {
-    if (!install_on_mock(argc, argv)) {
+    if (std::string wrong = install_on_mock(argc, argv); !wrong.empty()) {
+        std::printf("not installed: %s\n", wrong.c_str());
         return 1;
     }
     CHECK(ca::get()->name() == "vmm");
     CHECK(!allocator().initialized());
     allocator().init(2);
     CHECK(allocator().initialized());
-    CHECK(!install_on_mock(argc, argv));
+    CHECK(contains(install_on_mock(argc, argv), "in use already"));
     statistics_follow_allocations();
     out_of_memory_says_why_and_a_retry_works();
     a_fraction_is_a_limit();

@@ -242,20 +242,29 @@ void one_release_too_many_ends_nothing() {
     CHECK(private_pools() == 0);
 }
 
+// Ends a fork that is not told that it is one.
+template <typename Body> void fails(Body body) {
+    try {
+        body();
+    } catch (const std::exception &error) {
+        if (std::string(error.what()) == FORKED) {
+            return;
+        }
+    }
+    _exit(1);
+}
+
+// A pool that was made is the parent's, also before the first allocation.
+void a_limit_is_use() {
+    vmm_plain_fraction(0.5, 0);
+    CHECK(ends_in_a_fork([] { fails([] { vmm_plain_allocate(LEN, 0, stream(2)); }); }));
+    vmm_plain_fraction(1.0, 0);
+}
+
 // At the moment of the fork the lock is held by a thread that the child does not have.
 void forks_end_in_any_state() {
     begin({13, 0}, stream(1));
     void *ptr = vmm_plain_allocate(LEN, 0, stream(2));
-    auto fails = [](auto body) {
-        try {
-            body();
-        } catch (const std::exception &error) {
-            if (std::string(error.what()) == FORKED) {
-                return;
-            }
-        }
-        _exit(1);
-    };
     std::unique_lock<std::mutex> hold(plain().mutex);
     CHECK(ends_in_a_fork([&] {
         vmm_plain_used_on(ptr, stream(3));
@@ -290,6 +299,7 @@ int main(int argc, char **argv) {
         std::printf("not installed: %s\n", error);
         return 1;
     }
+    a_limit_is_use();
     memory_of_a_graph_comes_back();
     a_capture_that_failed_keeps_nothing();
     one_that_failed_in_a_thread_that_ended_keeps_nothing();

@@ -25,6 +25,9 @@ class Users : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator
           room_(room) {}
 
     void *raw_alloc_with_stream(size_t len, cudaStream_t) override {
+        if (auto once = std::exchange(meanwhile, nullptr)) {
+            once();
+        }
         std::lock_guard<std::mutex> hold(mutex_);
         if (len > room_) {
             if (throws) {
@@ -69,6 +72,8 @@ class Users : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator
     int waits_before = -1;
     // Whether a lack is an exception, not NULL.
     bool throws = false;
+    // What happens during the next request.
+    std::function<void()> meanwhile;
     // So often it takes nothing back.
     int refused = 0;
 
@@ -127,6 +132,25 @@ void a_tensor_that_outlives_its_pool_waits_for_the_device() {
     CHECK(users->freed == 1 && users->waits_before > before);
     // Nothing of it is left.
     CHECK(users.use_count() == 1);
+}
+
+void a_pool_that_goes_during_a_request_keeps_nothing() {
+    auto users = std::make_shared<Users>();
+    c10::MempoolId_t name{0, 49};
+    allocator().createOrIncrefPool(0, name, users);
+    allocator().beginAllocateToPool(0, name, everywhere);
+    users->meanwhile = [&] {
+        allocator().endAllocateToPool(0, name);
+        allocator().releasePool(0, name);
+        allocator().releasePool(0, name);
+        allocator().emptyCache({0, 0});
+        CHECK(routes().find(name) == nullptr);
+    };
+    void *ptr = memory().allocate(0, 3 * MIB, stream(1));
+    CHECK(allocator().snapshot({0, 0}, false).segments.size() == 1);
+    CHECK(memory().release(ptr));
+    allocator().emptyCache({0, 0});
+    CHECK(users->out == 0 && users.use_count() == 1);
 }
 
 void what_is_released_during_a_wait_does_not_go_with_it() {
@@ -405,7 +429,8 @@ void users_memory_as_a_last_resort_passes_no_limit() {
 } // namespace
 
 int main(int argc, char **argv) {
-    if (!install_on_mock(argc, argv)) {
+    if (std::string wrong = install_on_mock(argc, argv); !wrong.empty()) {
+        std::printf("not installed: %s\n", wrong.c_str());
         return 1;
     }
     allocator().init(1);
@@ -414,6 +439,7 @@ int main(int argc, char **argv) {
         return true;
     };
     a_tensor_that_outlives_its_pool_waits_for_the_device();
+    a_pool_that_goes_during_a_request_keeps_nothing();
     what_is_released_during_a_wait_does_not_go_with_it();
     a_pool_that_was_used_during_a_wait_stays();
     a_wait_that_fails_loses_nothing();

@@ -303,7 +303,7 @@ class Allocator final : public ca::CUDAAllocator {
         }
         settle_before_new(device, name);
         with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
-            routes.use(pool, name, std::move(source));
+            routes.use(pool, name, source);
         });
     }
 

@@ -100,6 +100,13 @@ void refuse_fork() {
     }
 }
 
+// The pool of a device; makes it at first.
+vmm_pool_t *pool_of(int device) {
+    refuse_fork();
+    plain().used.store(true, std::memory_order_relaxed);
+    return plain().pools.of(device);
+}
+
 // Runs `body` with the lock, for what PyTorch calls in destructors: nothing is thrown.
 template <typename Body> void in_destructor(Body body) {
     if (forked()) {
@@ -206,9 +213,7 @@ void *vmm_plain_allocate(size_t len, int device, vmm::Stream stream) {
     if (len == 0) {
         return nullptr;
     }
-    vmm::refuse_fork();
-    plain().used.store(true, std::memory_order_relaxed);
-    vmm_pool_t *pool = plain().pools.of(device);
+    vmm_pool_t *pool = vmm::pool_of(device);
     void *ptr = nullptr;
     vmm_status_t status = vmm::attempt(device, pool, len, stream, &ptr);
     if (status == VMM_OUT_OF_MEMORY && vmm::settle_on(device)) {
@@ -299,13 +304,12 @@ void vmm_plain_fraction(double fraction, int device) {
     if (!(fraction >= 0 && fraction <= 1)) {
         throw std::runtime_error("invalid fraction: it lies within [0, 1]");
     }
-    vmm::refuse_fork();
+    vmm::pool_of(device);
     plain().pools.set_fraction(device, fraction);
 }
 
 void vmm_plain_begin(int device, vmm::PoolName name, vmm::Filter filter) {
-    vmm::refuse_fork();
-    vmm_pool_t *pool = plain().pools.of(device);
+    vmm_pool_t *pool = vmm::pool_of(device);
     // What graphs that are gone have left goes before a new one takes memory.
     vmm::settle_on(device);
     auto stream = static_cast<vmm::Stream>(plain().current_stream(device));

@@ -238,12 +238,11 @@ class Routes {
             if (own.id != 0) {
                 lib.private_release(pool, own.id);
             }
-            if (own.source != nullptr) {
-                sources_left_.push_back(own.source);
-            }
             if (own.live != 0) {
                 // Its last allocation, at whose end `ended` drops it, still refers to it.
                 outlived_.push_back(std::move(at->second));
+            } else if (own.source != nullptr) {
+                sources_left_.push_back(own.source);
             }
             at = pools_.erase(at);
         }
@@ -265,7 +264,7 @@ class Routes {
                 add(pool->source);
             }
         }
-        std::for_each(sources_left_.begin(), sources_left_.end(), add);
+        each_left(add);
         return found;
     }
 
@@ -282,10 +281,17 @@ class Routes {
 
     // An allocation of a private pool has ended.
     void ended(PrivatePool *pool) {
-        if (--pool->live == 0) {
-            outlived_.erase(std::remove_if(outlived_.begin(), outlived_.end(),
-                                           [&](const auto &own) { return own.get() == pool; }),
-                            outlived_.end());
+        if (--pool->live != 0 || outlived_.empty()) {
+            return;
+        }
+        for (auto at = outlived_.begin(); at != outlived_.end(); ++at) {
+            if (at->get() == pool) {
+                if (pool->source != nullptr) {
+                    sources_left_.push_back(pool->source);
+                }
+                outlived_.erase(at);
+                return;
+            }
         }
     }
 
@@ -297,15 +303,12 @@ class Routes {
 
     // The pieces of all sources, also of those whose pools are gone.
     template <typename Visit> void each_piece(Visit visit) const {
-        auto list = [&](const std::shared_ptr<Source> &source) {
-            if (source != nullptr) {
-                source->each(visit);
+        for (const auto &[name, pool] : pools_) {
+            if (pool->source != nullptr) {
+                pool->source->each(visit);
             }
-        };
-        for (const auto &entry : pools_) {
-            list(entry.second->source);
         }
-        std::for_each(sources_left_.begin(), sources_left_.end(), list);
+        each_left([&](const std::shared_ptr<Source> &source) { source->each(visit); });
     }
 
   private:
@@ -329,6 +332,16 @@ class Routes {
         }
     }
 
+    // Visits the sources of pools that are gone.
+    template <typename Visit> void each_left(Visit visit) const {
+        for (const auto &pool : outlived_) {
+            if (pool->source != nullptr) {
+                visit(pool->source);
+            }
+        }
+        std::for_each(sources_left_.begin(), sources_left_.end(), visit);
+    }
+
     void leave(PrivatePool &pool) {
         --pool.users;
         pool.left = next_moment();
@@ -337,7 +350,7 @@ class Routes {
     std::map<PoolName, std::unique_ptr<PrivatePool>> pools_;
     // Given back, with allocations that live on.
     std::vector<std::unique_ptr<PrivatePool>> outlived_;
-    // Of pools that are gone.
+    // Of pools that are gone, and their allocations as well.
     Sources sources_left_;
     std::vector<Route> underway_;
     // Of failed captures, as long as they have their pool.
