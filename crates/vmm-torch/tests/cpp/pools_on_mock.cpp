@@ -264,9 +264,14 @@ void whoever_throws_keeps_no_memory() {
     allocator().emptyCache({0, 0});
     CHECK(pool.users->freed == 3);
     CHECK(memory().release(ptr));
-    // As memory comes.
-    throwing = {TraceEntry::SEGMENT_ALLOC};
+    // As memory comes: who did not take it does not take it out either.
+    throwing = {TraceEntry::SEGMENT_ALLOC, TraceEntry::SEGMENT_FREE};
     CHECK(pool.allocate(5 * MIB) == nullptr && pool.failure == "not registered");
+    allocator().emptyCache({0, 0});
+    CHECK(pool.users->out == 3 * MIB);
+    throwing = {};
+    allocator().emptyCache({0, 0});
+    CHECK(pool.users->out == 0);
     throwing = {TraceEntry::ALLOC};
     CHECK(pool.allocate(3 * MIB) == nullptr && pool.failure == "not registered");
     CHECK(failure_of([] { memory().allocate(0, MIB, stream(1)); }) == "not registered");

@@ -33,8 +33,8 @@ struct Piece {
     uint64_t left = 0;
     // Work on other streams than its own may still use it.
     bool shared = false;
-    // Those who listen were told of it.
-    bool known = true;
+    // Whether those who listen were told of it; half where one of them threw.
+    enum { UNKNOWN, HALF_KNOWN, KNOWN } told = HALF_KNOWN;
 };
 
 // Where the memory of a private pool comes from if not from libvmm. What says so is called with the

@@ -29,16 +29,22 @@ class ForeignSource final : public Source {
         {
             std::lock_guard<std::mutex> hold(memory_.mutex);
             piece = {ptr, len, stream, name_, ++memory_.pieces_made};
-            pieces_.emplace(ptr, piece);
+            auto [at, is_new] = pieces_.emplace(ptr, piece);
+            if (!is_new) {
+                // It did come back, though the call that gave it back threw.
+                own_.statistics.foreign_gone(at->second.len, beside);
+                at->second = piece;
+            }
             own_.statistics.foreign_made(len, beside);
         }
         try {
             note(TraceEntry::SEGMENT_ALLOC, piece);
         } catch (...) {
-            // Some of those who listen know it, others do not.
             release(ptr, true);
             throw;
         }
+        std::lock_guard<std::mutex> hold(memory_.mutex);
+        pieces_.at(ptr).told = Piece::KNOWN;
         return ptr;
     }
 
@@ -119,10 +125,7 @@ class ForeignSource final : public Source {
         uint64_t beside = 0;
         try {
             beside = memory_.pool_stats(device_).reserved_bytes;
-            if (piece.known) {
-                note(TraceEntry::SEGMENT_FREE, piece);
-                piece.known = false;
-            }
+            note_going(piece);
             allocator_->raw_delete(piece.ptr);
         } catch (...) {
             std::fprintf(stderr,
@@ -132,13 +135,31 @@ class ForeignSource final : public Source {
             // more.
             piece.shared = true;
             std::lock_guard<std::mutex> hold(memory_.mutex);
-            --going_;
-            set_free(pieces_.emplace(piece.ptr, piece).first->second);
-            return;
+            if (auto [at, kept] = pieces_.emplace(piece.ptr, piece); kept) {
+                --going_;
+                set_free(at->second);
+                return;
+            }
+            // By now its address has come anew.
         }
         std::lock_guard<std::mutex> hold(memory_.mutex);
         --going_;
         own_.statistics.foreign_gone(piece.len, beside);
+    }
+
+    // Throws if somebody who knows the piece does.
+    void note_going(Piece &piece) {
+        try {
+            if (piece.told != Piece::UNKNOWN) {
+                note(TraceEntry::SEGMENT_FREE, piece);
+            }
+        } catch (...) {
+            // Who never knew it may well throw.
+            if (piece.told == Piece::KNOWN) {
+                throw;
+            }
+        }
+        piece.told = Piece::UNKNOWN;
     }
 
     void note(TraceEntry::Action action, const Piece &piece) {
