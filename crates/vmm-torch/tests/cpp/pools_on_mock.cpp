@@ -1,5 +1,6 @@
 // Pools with an allocator of the user's, and pools as a last resort, on libvmm's mock device. The
-// program is compiled and run by tests/test_on_mock.py; it prints one line for each check that fails.
+// program is compiled and run by tests/test_on_mock.py; it prints one line for each check that
+// fails.
 //
 // usage: pools_on_mock LIBVMM
 

@@ -46,8 +46,8 @@ inline int current_device() {
     return device;
 }
 
-// Whether code is in PyTorch's library for CUDA, as that of ProcessGroupNCCL is; what Python calls is
-// in another one.
+// Whether code is in PyTorch's library for CUDA, as that of ProcessGroupNCCL is; what Python calls
+// is in another one.
 inline bool in_torch_cuda(const void *code) {
     Dl_info info = {};
     return dladdr(code, &info) != 0 && info.dli_fname != nullptr &&

@@ -96,11 +96,13 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
     hold.unlock();
     // No tensor may lose its memory because somebody who listens throws.
     Steps steps;
-    for (const Allocation &entry : ended) {
-        steps.take([&] { memory.note_ended(entry, entry.context); });
-    }
-    for (const Allocation &entry : made) {
-        steps.take([&] { memory.note_made(entry); });
+    if (memory.history.listening()) {
+        for (const Allocation &entry : ended) {
+            steps.take([&] { memory.note_ended(entry, entry.context); });
+        }
+        for (const Allocation &entry : made) {
+            steps.take([&] { memory.note_made(entry); });
+        }
     }
     if (!failure.empty()) {
         // Tensors still own what stayed as it was.

@@ -125,18 +125,24 @@ class Memory {
             }
         }
         // The allocation holds the private pool from now on.
-        Allocation made{ptr, stream, requested, rounded(requested), target.keep(), context, index};
+        PrivatePool *private_pool = target.keep();
+        size_t len = rounded(requested);
+        auto made = [&](Context by) {
+            return Allocation{ptr, stream, requested, len, private_pool, std::move(by), index};
+        };
         try {
-            note_made(made);
+            if (C10_UNLIKELY(history.listening())) {
+                note_made(made(context));
+            }
             std::lock_guard<std::mutex> hold(mutex);
-            ledger.insert(made);
-            own.statistics.allocated(made.len, requested);
+            ledger.insert(made(std::move(context)));
+            own.statistics.allocated(len, requested);
         } catch (...) {
-            give_back(made);
+            give_back(made(nullptr));
             throw;
         }
         try {
-            tell(index, ptr, static_cast<int64_t>(made.len));
+            tell(index, ptr, static_cast<int64_t>(len));
             if (const auto *trace = c10::impl::GPUTrace::get_trace();
                 C10_UNLIKELY(trace != nullptr)) {
                 (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
@@ -174,7 +180,9 @@ class Memory {
                 (*trace)->trace_gpu_memory_deallocation(c10::kCUDA,
                                                         reinterpret_cast<uintptr_t>(ptr));
             }
-            note_ended(gone, context ? context : gone.context);
+            if (C10_UNLIKELY(history.listening())) {
+                note_ended(gone, context ? context : gone.context);
+            }
             tell(gone.device, ptr, -static_cast<int64_t>(gone.len));
         });
         give_back(gone);
@@ -182,19 +190,16 @@ class Memory {
         return true;
     }
 
+    // For when somebody listens.
     void note_made(const Allocation &made) {
-        if (C10_UNLIKELY(history.listening())) {
-            history.note(TraceEntry::ALLOC, made.device, made.ptr, made.requested, made.stream,
-                         name_of(made.pool), made.context);
-        }
+        history.note(TraceEntry::ALLOC, made.device, made.ptr, made.requested, made.stream,
+                     name_of(made.pool), made.context);
     }
 
     void note_ended(const Allocation &gone, const Context &context) {
-        if (C10_UNLIKELY(history.listening())) {
-            for (auto action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
-                history.note(action, gone.device, gone.ptr, gone.requested, gone.stream,
-                             name_of(gone.pool), context);
-            }
+        for (auto action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
+            history.note(action, gone.device, gone.ptr, gone.requested, gone.stream,
+                         name_of(gone.pool), context);
         }
     }
 
@@ -274,8 +279,8 @@ class Memory {
   private:
     using Names = std::vector<PoolName>;
 
-    static vmm_status_t attempt(vmm_pool_t *pool, PrivatePool *target, size_t len, Stream stream,
-                                void **ptr) {
+    C10_ALWAYS_INLINE static vmm_status_t attempt(vmm_pool_t *pool, PrivatePool *target, size_t len,
+                                                  Stream stream, void **ptr) {
         if (target == nullptr) {
             return lib.allocate(pool, len, 0, stream, 0, ptr);
         }

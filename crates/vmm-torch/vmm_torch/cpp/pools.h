@@ -25,8 +25,8 @@ struct vmm_torch_settings_t {
 
 namespace vmm {
 
-constexpr const char *FORKED = "vmm_torch: this process was forked from one that had used CUDA, and "
-                               "cannot use it: start it with the method \"spawn\"";
+constexpr const char *FORKED = "vmm_torch: this process was forked from one that had used CUDA, "
+                               "and cannot use it: start it with the method \"spawn\"";
 
 // PyTorch's own bound on devices is a signed byte.
 constexpr int MOST_DEVICES = 128;

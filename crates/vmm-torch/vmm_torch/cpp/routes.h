@@ -225,8 +225,8 @@ class Routes {
                            [](const auto &entry) { return entry.second->users == 0; });
     }
 
-    // Gives back the memory of the pools that had no users at a moment, and have had none since. The
-    // device has been idle since that moment.
+    // Gives back the memory of the pools that had no users at a moment, and have had none since.
+    // The device has been idle since that moment.
     void settle(vmm_pool_t *pool, uint64_t moment) {
         for (auto at = pools_.begin(); at != pools_.end();) {
             PrivatePool &own = *at->second;

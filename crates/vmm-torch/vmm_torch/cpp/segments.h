@@ -97,7 +97,8 @@ inline std::vector<SegmentInfo> segments(Memory &memory, int device, PoolName on
     for (const vmm_piece_t &piece : pieces) {
         builder.add(piece);
     }
-    memory.device(device).routes.each_piece([&](const Piece &piece) { builder.add_foreign(piece); });
+    Routes &routes = memory.device(device).routes;
+    routes.each_piece([&](const Piece &piece) { builder.add_foreign(piece); });
     std::vector<SegmentInfo> all = builder.finish();
     std::vector<SegmentInfo> chosen;
     for (SegmentInfo &segment : all) {

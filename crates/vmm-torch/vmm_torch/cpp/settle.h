@@ -28,8 +28,8 @@ inline bool idle(std::mutex &mutex, Routes &routes) {
 }
 
 // Gives private pools that nobody refers to back, once the device is idle; with `all` also what
-// sources keep for pools that live. Whether there was anything. What is released while the device is
-// waited for stays: work on it may have been queued after the wait began.
+// sources keep for pools that live. Whether there was anything. What is released while the device
+// is waited for stays: work on it may have been queued after the wait began.
 inline bool settle(std::mutex &mutex, Routes &routes, vmm_pool_t *pool, bool all = false) {
     bool any = false;
     uint64_t moment = 0;

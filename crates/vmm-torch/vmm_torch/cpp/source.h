@@ -5,9 +5,9 @@
 
 namespace vmm {
 
-// Passes requests on, and keeps what comes back for requests of the same stream: the other allocator
-// may unmap memory at once that queued work still uses, so it gets it back only when the device is
-// idle. For any thread at any time.
+// Passes requests on, and keeps what comes back for requests of the same stream: the other
+// allocator may unmap memory at once that queued work still uses, so it gets it back only when the
+// device is idle. For any thread at any time.
 class ForeignSource final : public Source {
   public:
     using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
@@ -102,8 +102,8 @@ class ForeignSource final : public Source {
         }
     }
 
-    // A piece that nobody has held since a moment. It is on its way then, since its address may come
-    // anew before the call that gives it back is over.
+    // A piece that nobody has held since a moment. It is on its way then, since its address may
+    // come anew before the call that gives it back is over.
     std::optional<Piece> take_out(void *ptr, uint64_t moment) {
         std::lock_guard<std::mutex> hold(memory_.mutex);
         auto at = pieces_.find(ptr);
