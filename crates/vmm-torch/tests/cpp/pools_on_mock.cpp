@@ -346,6 +346,8 @@ void users_memory_counts_and_is_listed() {
     auto stats = allocator().getDeviceStats(0);
     CHECK(current(stats.allocated_bytes) == 7 * MIB);
     CHECK(current(stats.reserved_bytes) == 7 * MIB && current(stats.segment) == 2);
+    size_t len = 0;
+    CHECK(allocator().getBaseAllocation(first, &len) == first && len == 3 * MIB);
     auto listed = allocator().snapshot(pool.name, false).segments;
     CHECK(listed.size() == 2);
     CHECK(listed[0].registration_counter > 0);
@@ -412,6 +414,14 @@ void a_last_resort_serves_no_private_pool() {
     CHECK(after.num_alloc_retries == before.num_alloc_retries + 1);
     CHECK(after.num_ooms == before.num_ooms);
     CHECK(memory().release(ptr));
+    // Once a graph was captured with it, what is free in it is the graph's.
+    routes().is_capturing = [](Stream) { return true; };
+    allocator().beginAllocateToPool(0, resort, everywhere);
+    CHECK(memory().release(memory().allocate(0, 200 * MIB, stream(4))));
+    routes().is_capturing = nullptr;
+    allocator().endAllocateToPool(0, resort);
+    allocator().releasePool(0, resort);
+    CHECK(!failure_of([] { memory().allocate(0, 200 * MIB, stream(4)); }).empty());
     memory().pools.set_limit(0);
     allocator().releasePool(0, resort);
 }

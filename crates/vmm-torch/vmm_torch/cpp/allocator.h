@@ -172,7 +172,16 @@ class Allocator final : public ca::CUDAAllocator {
                 return lease.base;
             }
         }
-        throw std::runtime_error(format("vmm_torch: %p is in no live allocation", ptr));
+        std::lock_guard<std::mutex> hold(memory().mutex);
+        // What an allocator of the user's gave is known where it begins.
+        Allocation *entry = memory().ledger.find(ptr);
+        if (entry == nullptr) {
+            throw std::runtime_error(format("vmm_torch: %p is in no live allocation", ptr));
+        }
+        if (size != nullptr) {
+            *size = entry->len;
+        }
+        return ptr;
     }
 
     void recordStream(const c10::DataPtr &data, c10::cuda::CUDAStream stream) override {

@@ -374,7 +374,7 @@ class Memory {
         Names found;
         std::lock_guard<std::mutex> hold(mutex);
         devices_[static_cast<size_t>(index)].routes.each([&](PrivatePool &pool) {
-            if (pool.last_resort && pool.users != 0) {
+            if (pool.last_resort && pool.users != 0 && !pool.captured) {
                 found.push_back(pool.name);
             }
         });
@@ -399,10 +399,13 @@ class Memory {
         vmm_stats_t stats = pool_stats(index);
         std::vector<Observer> observers;
         size_t live = 0;
+        size_t reserved = stats.reserved_bytes;
         {
             std::lock_guard<std::mutex> hold(mutex);
-            ++device(index).statistics.failures;
-            live = device(index).statistics.live_bytes();
+            Statistics &own = devices_[static_cast<size_t>(index)].statistics;
+            ++own.failures;
+            live = own.live_bytes();
+            reserved += own.foreign_bytes();
             observers = observers_;
         }
         if (history.listening()) {
@@ -410,7 +413,7 @@ class Memory {
                          stream, name_of(target), context);
         }
         c10::reportOutOfMemoryToProfiler(
-            static_cast<int64_t>(requested), live, stats.reserved_bytes,
+            static_cast<int64_t>(requested), live, reserved,
             c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
         for (const Observer &observer : observers) {
             observer(index, requested, stats.limit != 0 ? stats.limit : info.total, info.free);
@@ -458,9 +461,14 @@ class Memory {
         if (C10_LIKELY(!c10::memoryProfilingEnabled())) {
             return;
         }
-        vmm_stats_t stats = pool_stats(index);
+        uint64_t reserved = pool_stats(index).reserved_bytes;
+        std::unique_lock<std::mutex> hold(mutex);
+        const Statistics &own = devices_[static_cast<size_t>(index)].statistics;
+        size_t live = own.live_bytes();
+        reserved += own.foreign_bytes();
+        hold.unlock();
         c10::reportMemoryUsageToProfiler(
-            ptr, change, stats.live_bytes, stats.reserved_bytes,
+            ptr, change, live, reserved,
             c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
     }
 

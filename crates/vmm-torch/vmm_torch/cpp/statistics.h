@@ -64,6 +64,7 @@ class Statistics {
     }
 
     size_t live_bytes() const { return static_cast<size_t>(own_.allocated_bytes[0].current); }
+    size_t foreign_bytes() const { return static_cast<size_t>(own_.reserved_bytes[0].current); }
 
     // All of them, with what the pool knows. `pool` is zero for a device without one.
     DeviceStats report(const vmm_stats_t &pool) {
