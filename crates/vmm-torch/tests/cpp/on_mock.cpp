@@ -229,6 +229,8 @@ void private_pools_route_and_come_back() {
     allocator().releasePool(0, name);
     CHECK(allocator().getPoolUseCount(0, name) == 0);
     allocator().emptyCache({0, 0});
+    CHECK(memory().pool_stats(0).private_pools == 0);
+    CHECK(!allocator().snapshot(name, false).segments.empty());
     CHECK(memory().release(inside));
     CHECK(memory().release(outside) && memory().release(later));
     CHECK(empties());

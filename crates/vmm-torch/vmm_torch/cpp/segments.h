@@ -24,6 +24,10 @@ class SegmentBuilder {
             segments_.back().stream = entry->stream;
         }
         SegmentInfo &segment = segments_.back();
+        if (entry != nullptr && entry->pool != nullptr) {
+            // Also of a pool that is gone.
+            segment.owner_private_pool_id = entry->pool->name;
+        }
         BlockInfo block;
         block.size = piece.len;
         block.allocated = piece.kind == VMM_PIECE_LIVE;
