@@ -16,6 +16,12 @@ FOLDER = Path(__file__).resolve().parent / "cpp"
 
 class OnMock(unittest.TestCase):
     def test_the_allocator(self):
+        self.check_full("on_mock")
+
+    def test_pools_of_the_users(self):
+        self.check_full("pools_on_mock")
+
+    def check_full(self, name):
         torch = support.torch_or_skip()
         try:
             libvmm = library.path()
@@ -30,8 +36,8 @@ class OnMock(unittest.TestCase):
         site = Path(torch.__file__).parent.parent / "nvidia"
         folders |= {str(folder) for folder in site.glob("*/lib")}
         with tempfile.TemporaryDirectory() as folder:
-            program = str(Path(folder, "on_mock"))
-            own = [f"-I{build.SOURCES}", str(FOLDER / "on_mock.cpp")]
+            program = str(Path(folder, name))
+            own = [f"-I{build.SOURCES}", str(FOLDER / f"{name}.cpp")]
             command = [build.compiler(), *kept[:1], *own, *kept[1:]]
             command += ["-Wl,--allow-shlib-undefined", "-o", program]
             self.compile_and_run(command, program, libvmm, folders)

@@ -3,49 +3,9 @@
 //
 // usage: on_mock LIBVMM
 
-#include "allocator.cpp"
-
-#include "check.h"
-
-#include <chrono>
-#include <thread>
+#include "mock.h"
 
 namespace {
-
-using namespace vmm;
-
-struct Stack : c10::GatheredContext {};
-
-std::shared_ptr<c10::GatheredContext> gather() { return std::make_shared<Stack>(); }
-
-template <typename Body> std::string failure_of(Body body) {
-    try {
-        body();
-    } catch (const c10::OutOfMemoryError &error) {
-        return std::string("out of memory: ") + error.what_without_backtrace();
-    } catch (const std::exception &error) {
-        return error.what();
-    }
-    return {};
-}
-
-bool contains(const std::string &text, const char *part) {
-    return text.find(part) != std::string::npos;
-}
-
-// Frees all idle memory. What the pool's own thread is moving at the moment goes a little later.
-bool empties() {
-    for (int attempt = 0; attempt < 200; ++attempt) {
-        allocator().emptyCache({0, 0});
-        if (memory().pool_stats(0).reserved_bytes == 0) {
-            return true;
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
-}
-
-int64_t current(const c10::CachingAllocator::StatArray &stat) { return stat[0].current; }
 
 void statistics_follow_allocations() {
     void *small = memory().allocate(0, 1000, stream(1));
@@ -113,8 +73,46 @@ void a_fraction_is_a_limit() {
     memory().pools.set_limit(1 << 30);
     CHECK(memory().pool_stats(0).limit == 1 << 30);
     memory().pools.set_limit(0);
+    // None at all is the least that a pool can have.
+    allocator().setMemoryFraction(0.0, 0);
+    CHECK(allocator().getMemoryFraction(0) == 0.0);
+    CHECK(memory().pool_stats(0).limit == info.granule);
+    CHECK(contains(failure_of([&] { memory().allocate(0, info.granule + 1, stream(1)); }),
+                   "out of memory: "));
     allocator().setMemoryFraction(1.0, 0);
     CHECK(memory().pool_stats(0).limit == 0);
+}
+
+void a_limit_that_is_refused_changes_nothing() {
+    memory().pools.set_limit(1 << 30);
+    CHECK(!failure_of([] { memory().pools.set_limit(1); }).empty());
+    CHECK(memory().pool_stats(0).limit == 1 << 30);
+    // Nor for devices that are used later.
+    CHECK(memory().pools.find(1) == nullptr);
+    void *ptr = nullptr;
+    CHECK(failure_of([&] { ptr = memory().allocate(1, 1000, stream(1)); }).empty());
+    CHECK(memory().pool_stats(1).limit == 1 << 30);
+    CHECK(memory().release(ptr));
+    memory().pools.set_limit(0);
+}
+
+void caching_is_off_where_the_variable_says_so() {
+    const char *name = "PYTORCH_NO_CUDA_MEMORY_CACHING";
+    setenv(name, "0", 1);
+    CHECK(Allocator().isEnabled());
+    setenv(name, "1", 1);
+    Allocator off;
+    off.enable(true);
+    CHECK(!off.isEnabled() && off.raw_deleter() == &delete_uncached);
+    unsetenv(name);
+    Allocator on;
+    CHECK(on.isEnabled() && on.raw_deleter() == &delete_allocation);
+    on.enable(false);
+    CHECK(!on.isEnabled() && on.raw_deleter() == &delete_uncached);
+    // What was allocated before goes to where it came from.
+    void *ptr = memory().allocate(0, 1000, stream(1));
+    on.raw_delete(ptr);
+    CHECK(memory().ledger.size() == 0);
 }
 
 void snapshots_and_history_show_allocations() {
@@ -161,6 +159,13 @@ void snapshots_and_history_show_allocations() {
     snapshot = allocator().snapshot({0, 0}, true);
     CHECK(snapshot.device_traces[0].size() == 2);
     CHECK(snapshot.device_traces[0][0].context_ == nullptr);
+    // The interpreter ends: what was recorded stays.
+    allocator().recordHistory(true, gather, 100, RecordContext::ALL, true, {});
+    vmm_torch_end();
+    CHECK(memory().release(memory().allocate(0, 3000, stream(1))));
+    snapshot = allocator().snapshot({0, 0}, true);
+    CHECK(snapshot.device_traces[0].size() == 4);
+    CHECK(snapshot.device_traces[0][0].context_ == nullptr);
     allocator().recordHistory(false, nullptr, 1, RecordContext::NEVER, false, {});
     CHECK(!allocator().isHistoryEnabled());
     CHECK(allocator().snapshot({0, 0}, true).device_traces[0].empty());
@@ -190,6 +195,7 @@ void private_pools_route_and_come_back() {
     // A graph of torch.compile was recorded; its outputs go, others come, and then the state after
     // the recording is wanted back.
     auto state = allocator().getCheckpointState(0, name);
+    allocator().recordHistory(true, gather, 100, RecordContext::STATE, true, {});
     memory().release(inside);
     allocator().beginAllocateToPool(0, name, on_three);
     void *other = memory().allocate(0, 1 << 20, stream(3));
@@ -200,6 +206,15 @@ void private_pools_route_and_come_back() {
         CHECK(delta.ptrs_freed.size() == 2);
         CHECK(delta.dataptrs_allocd.size() == 2);
         CHECK(allocator().checkPoolLiveAllocations(0, name, {inside, inside_too}));
+        // The history shows one allocation that ended and one that came.
+        auto trace = allocator().snapshot({0, 0}, true).device_traces[0];
+        CHECK(trace.size() == 7);
+        CHECK(trace[3].action_ == TraceEntry::FREE_REQUESTED);
+        CHECK(trace[3].addr_ == reinterpret_cast<size_t>(other));
+        CHECK(trace[4].action_ == TraceEntry::FREE_COMPLETED);
+        CHECK(trace[5].action_ == TraceEntry::ALLOC && trace[5].mempool_ == name);
+        CHECK(trace[5].addr_ == reinterpret_cast<size_t>(inside));
+        allocator().recordHistory(false, nullptr, 1, RecordContext::NEVER, false, {});
         // It may have lain where `inside` is again.
         CHECK(other == inside || !memory().release(other));
         // Nobody takes the smaller one: it ends with the delta.
@@ -214,6 +229,8 @@ void private_pools_route_and_come_back() {
     allocator().releasePool(0, name);
     CHECK(allocator().getPoolUseCount(0, name) == 0);
     allocator().emptyCache({0, 0});
+    CHECK(memory().pool_stats(0).private_pools == 0);
+    CHECK(!allocator().snapshot(name, false).segments.empty());
     CHECK(memory().release(inside));
     CHECK(memory().release(outside) && memory().release(later));
     CHECK(empties());
@@ -261,8 +278,6 @@ void a_capture_that_failed_in_a_thread_that_ended_keeps_nothing() {
 // How many waits for the device there were, and how many of them broke a capture.
 std::atomic<int> waits{0};
 std::atomic<int> broken{0};
-
-bool everywhere(cudaStream_t) { return true; }
 
 // Leaves the memory of a private pool to be given back at the next wait.
 void leave_a_pool(c10::MempoolId_t name) {
@@ -380,30 +395,102 @@ void threads_do_not_disturb_each_other() {
     CHECK(memory().ledger.size() == 0);
 }
 
+// At the moment of the fork every lock is held by a thread that the child does not have.
+void forks_end_in_any_state() {
+    c10::MempoolId_t name{0, 20};
+    allocator().createOrIncrefPool(0, name, nullptr);
+    allocator().beginAllocateToPool(0, name, everywhere);
+    void *ptr = memory().allocate(0, 1000, stream(1));
+    auto fails = [](auto body) {
+        if (!contains(failure_of(body), "forked")) {
+            _exit(1);
+        }
+    };
+    auto child = [&] {
+        memory().used_on(ptr, stream(2));
+        delete_allocation(ptr);
+        allocator().raw_delete(ptr);
+        allocator().endAllocateToPool(0, name);
+        allocator().releasePool(0, name);
+        allocator().emptyCache(name);
+        (void)allocator().getPoolUseCount(0, name);
+        allocator().recordAnnotation({});
+        vmm_torch_end();
+        fails([] { memory().allocate(0, 1000, stream(1)); });
+        fails([&] { allocator().beginAllocateToPool(0, name, everywhere); });
+        fails([&] { allocator().createOrIncrefPool(0, name, nullptr); });
+        fails([] { allocator().emptyCache({0, 0}); });
+        fails([] { allocator().getDeviceStats(0); });
+        fails([] { allocator().resetPeakStats(0); });
+        fails([] { allocator().resetAccumulatedStats(0); });
+        fails([] { allocator().snapshot({0, 0}, true); });
+        fails([] { allocator().setMemoryFraction(0.5, 0); });
+        fails([] { allocator().getMemoryFraction(0); });
+        fails([] { allocator().recordHistory(true, gather, 9, RecordContext::ALL, true, {}); });
+        fails([] { allocator().attachAllocatorTraceTracker([](const TraceEntry &) {}); });
+        fails([] { allocator().attachOutOfMemoryObserver({}); });
+        fails([&] { allocator().getBaseAllocation(ptr, nullptr); });
+        fails([&] { allocator().getCheckpointState(0, name); });
+        char error[1000] = "";
+        _exit(vmm_torch_set_limit(1 << 30, error, sizeof error) != 1);
+    };
+    static bool forking = true;
+    allocator().attachAllocatorTraceTracker([&](const TraceEntry &) {
+        if (std::exchange(forking, false)) {
+            std::lock_guard<std::mutex> hold(memory().mutex);
+            CHECK(ends_in_a_fork(child));
+        }
+    });
+    allocator().recordHistory(true, gather, 9, RecordContext::STATE, true, {});
+    CHECK(memory().release(ptr));
+    CHECK(!forking);
+    allocator().recordHistory(false, nullptr, 1, RecordContext::NEVER, true, {});
+    allocator().endAllocateToPool(0, name);
+    for (int user = 0; user < 2; ++user) {
+        allocator().releasePool(0, name);
+    }
+    CHECK(empties());
+}
+
+void skipped_actions_are_told_all_the_same() {
+    static int told = 0;
+    allocator().attachAllocatorTraceTracker([](const TraceEntry &) { ++told; });
+    allocator().recordHistory(true, gather, 9, RecordContext::STATE, true,
+                              {"alloc", "free_requested", "free_completed"});
+    told = 0;
+    CHECK(memory().release(memory().allocate(0, 1000, stream(1))));
+    CHECK(told == 3);
+    CHECK(allocator().snapshot({0, 0}, true).device_traces[0].size() == 1);
+    allocator().recordHistory(false, nullptr, 1, RecordContext::NEVER, true, {});
+}
+
 void what_is_not_there_says_so() {
     CHECK(contains(failure_of([] { allocator().shareIpcHandle(nullptr); }), "by way of the CPU"));
     CHECK(contains(failure_of([] { allocator().getIpcDevPtr("x"); }), "by way of the CPU"));
     CHECK(contains(failure_of([] { allocator().raw_delete(stream(512)); }), "no live allocation"));
+    // NCCL asks for a snapshot of a pool whose memory it is to register.
+    namespace plug = torch::cuda::CUDAPluggableAllocator;
+    CHECK(in_torch_cuda(reinterpret_cast<void *>(&plug::changeCurrentAllocator)));
+    CHECK(!in_torch_cuda(reinterpret_cast<void *>(&vmm_torch_install)));
 }
 
 } // namespace
 
 int main(int argc, char **argv) {
-    char error[1000] = "";
-    vmm_torch_settings_t settings = {};
-    settings.device_kind = VMM_DEVICE_MOCK;
-    if (argc != 2 || vmm_torch_install(argv[1], &settings, error, sizeof error) != 0) {
-        std::printf("not installed: %s\n", error);
+    if (std::string wrong = install_on_mock(argc, argv); !wrong.empty()) {
+        std::printf("not installed: %s\n", wrong.c_str());
         return 1;
     }
     CHECK(ca::get()->name() == "vmm");
     CHECK(!allocator().initialized());
     allocator().init(2);
     CHECK(allocator().initialized());
-    CHECK(vmm_torch_install(argv[1], &settings, error, sizeof error) != 0);
+    CHECK(contains(install_on_mock(argc, argv), "in use already"));
     statistics_follow_allocations();
     out_of_memory_says_why_and_a_retry_works();
     a_fraction_is_a_limit();
+    a_limit_that_is_refused_changes_nothing();
+    caching_is_off_where_the_variable_says_so();
     snapshots_and_history_show_allocations();
     private_pools_route_and_come_back();
     a_capture_that_failed_keeps_nothing();
@@ -411,6 +498,8 @@ int main(int argc, char **argv) {
     waits_and_captures_of_threads_are_kept_apart();
     threads_do_not_disturb_each_other();
     what_is_not_there_says_so();
+    skipped_actions_are_told_all_the_same();
+    forks_end_in_any_state();
     std::printf("%d failed\n", failures);
     return failures != 0;
 }

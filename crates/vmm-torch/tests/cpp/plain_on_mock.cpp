@@ -225,6 +225,68 @@ void a_capture_waits_for_a_wait_under_way() {
     CHECK(private_pools() == 0);
 }
 
+void a_fraction_of_nothing_is_a_limit() {
+    vmm_plain_fraction(0.0, 0);
+    vmm_stats_t stats = {};
+    stats.size = sizeof stats;
+    CHECK(lib.stats(vmm_torch_pool(0), &stats) == VMM_OK && stats.limit != 0);
+    vmm_plain_fraction(1.0, 0);
+    CHECK(lib.stats(vmm_torch_pool(0), &stats) == VMM_OK && stats.limit == 0);
+}
+
+void one_release_too_many_ends_nothing() {
+    capture_graph({12, 0}, stream(1));
+    vmm_plain_release_pool(0, {12, 0});
+    vmm_plain_release_pool(0, {12, 0});
+    vmm_plain_empty();
+    CHECK(private_pools() == 0);
+}
+
+// Ends a fork that is not told that it is one.
+template <typename Body> void fails(Body body) {
+    try {
+        body();
+    } catch (const std::exception &error) {
+        if (std::string(error.what()) == FORKED) {
+            return;
+        }
+    }
+    _exit(1);
+}
+
+// A pool that was made is the parent's, also before the first allocation.
+void a_limit_is_use() {
+    vmm_plain_fraction(0.5, 0);
+    CHECK(ends_in_a_fork([] { fails([] { vmm_plain_allocate(LEN, 0, stream(2)); }); }));
+    vmm_plain_fraction(1.0, 0);
+}
+
+// At the moment of the fork the lock is held by a thread that the child does not have.
+void forks_end_in_any_state() {
+    begin({13, 0}, stream(1));
+    void *ptr = vmm_plain_allocate(LEN, 0, stream(2));
+    std::unique_lock<std::mutex> hold(plain().mutex);
+    CHECK(ends_in_a_fork([&] {
+        vmm_plain_used_on(ptr, stream(3));
+        vmm_plain_release(ptr, LEN, 0, stream(2));
+        vmm_plain_end(0, {13, 0});
+        vmm_plain_release_pool(0, {13, 0});
+        fails([] { vmm_plain_allocate(LEN, 0, stream(2)); });
+        fails([] { begin({14, 0}, stream(1)); });
+        fails([] { vmm_plain_empty(); });
+        fails([] { vmm_plain_fraction(0.5, 0); });
+        fails([&] { vmm_plain_base(ptr, nullptr); });
+        char error[1000] = "";
+        _exit(vmm_torch_set_limit(1 << 30, error, sizeof error) != 1);
+    }));
+    hold.unlock();
+    vmm_plain_release(ptr, LEN, 0, stream(2));
+    vmm_plain_end(0, {13, 0});
+    vmm_plain_release_pool(0, {13, 0});
+    vmm_plain_empty();
+    CHECK(private_pools() == 0);
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -237,12 +299,16 @@ int main(int argc, char **argv) {
         std::printf("not installed: %s\n", error);
         return 1;
     }
+    a_limit_is_use();
     memory_of_a_graph_comes_back();
     a_capture_that_failed_keeps_nothing();
     one_that_failed_in_a_thread_that_ended_keeps_nothing();
     one_that_failed_without_memory_keeps_no_memory_of_others();
     no_wait_breaks_the_capture_of_another_thread();
     a_capture_waits_for_a_wait_under_way();
+    a_fraction_of_nothing_is_a_limit();
+    one_release_too_many_ends_nothing();
+    forks_end_in_any_state();
     std::printf("%d failed\n", failures);
     return failures != 0;
 }

@@ -57,6 +57,7 @@ vmm_pool_t *vmm_torch_pool(int device) { return vmm::memory().pools.find(device)
 
 int vmm_torch_set_limit(uint64_t limit, char *error, size_t room) {
     try {
+        vmm::memory().refuse_fork();
         vmm::memory().pools.set_limit(limit);
         return 0;
     } catch (const std::exception &failure) {
@@ -64,9 +65,8 @@ int vmm_torch_set_limit(uint64_t limit, char *error, size_t room) {
     }
 }
 
-// The interpreter ends: nothing is recorded any more.
-void vmm_torch_end(void) {
-    vmm::memory().history.configure(false, nullptr, 1, vmm::RecordContext::NEVER, true, {});
-}
+// The interpreter ends: no stack of it is gathered any more. What was recorded stays for those who
+// still ask.
+void vmm_torch_end(void) { vmm::memory().history.stop_gathering(); }
 }
 #pragma GCC visibility pop

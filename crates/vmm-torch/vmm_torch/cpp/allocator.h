@@ -5,9 +5,8 @@
 #include "segments.h"
 #include "source.h"
 
+#include <c10/util/env.h>
 #include <torch/headeronly/version.h>
-
-#include <cstdlib>
 
 namespace vmm {
 
@@ -28,8 +27,8 @@ inline void delete_allocation(void *ptr) {
         if (!memory().release(ptr)) {
             std::fprintf(stderr, "vmm_torch: %p is no live allocation\n", ptr);
         }
-    } catch (const std::exception &error) {
-        std::fprintf(stderr, "vmm_torch: releasing %p: %s\n", ptr, error.what());
+    } catch (...) {
+        std::fprintf(stderr, "vmm_torch: releasing %p: %s\n", ptr, thrown().c_str());
     }
 }
 
@@ -47,8 +46,29 @@ inline int current_device() {
     return device;
 }
 
+// Whether code is in PyTorch's library for CUDA, as that of ProcessGroupNCCL is; what Python calls
+// is in another one.
+inline bool in_torch_cuda(const void *code) {
+    Dl_info info = {};
+    return dladdr(code, &info) != 0 && info.dli_fname != nullptr &&
+           std::string(info.dli_fname).find("libtorch_cuda.so") != std::string::npos;
+}
+
 [[noreturn]] inline void not_there(const char *what) {
     C10_THROW_ERROR(NotImplementedError, std::string("vmm_torch: ") + what);
+}
+
+// NCCL is told of each piece that an allocator of the user's gives, and registers it. The memory of
+// other pools grows by pieces that join, which it cannot be told of.
+inline void refuse_registration(PoolName name) {
+    std::lock_guard<std::mutex> hold(memory().mutex);
+    for (int device = 0; device < memory().device_count(); ++device) {
+        PrivatePool *pool = memory().device(device).routes.find(name);
+        if (pool != nullptr && pool->source == nullptr) {
+            not_there("NCCL cannot register the memory of this pool; make it with NCCL's own "
+                      "allocator: torch.cuda.MemPool(backend.mem_allocator)");
+        }
+    }
 }
 
 class Allocator final : public ca::CUDAAllocator {
@@ -56,25 +76,18 @@ class Allocator final : public ca::CUDAAllocator {
     // Longer requests are mistakes; PyTorch's own allocator has the same bound.
     static constexpr size_t LONGEST = size_t{1} << 60;
 
-    Allocator() : enabled_(std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") == nullptr) {}
+    Allocator() : uncached_(c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") == true) {}
 
     c10::DataPtr allocate(size_t len) override {
         int device = current_device();
         c10::Device place(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
-        check_length(len);
-        if (C10_UNLIKELY(!enabled_.load(std::memory_order_relaxed))) {
-            void *ptr = nullptr;
-            if (len != 0) {
-                C10_CUDA_CHECK(cudaMalloc(&ptr, len));
-            }
-            return {ptr, ptr, &delete_uncached, place};
-        }
-        void *ptr = len != 0 ? memory().allocate(device, len, stream_of(device)) : nullptr;
-        return {ptr, ptr, &delete_allocation, place};
+        c10::DeleterFnPtr deleter = raw_deleter();
+        void *ptr = raw(device, len, stream_of(device), deleter);
+        return {ptr, ptr, deleter, place};
     }
 
     c10::DeleterFnPtr raw_deleter() const override {
-        return enabled_.load(std::memory_order_relaxed) ? &delete_allocation : &delete_uncached;
+        return caching() ? &delete_allocation : &delete_uncached;
     }
 
     void copy_data(void *dest, const void *src, std::size_t count) const override {
@@ -83,18 +96,22 @@ class Allocator final : public ca::CUDAAllocator {
 
     void *raw_alloc(size_t len) override {
         int device = current_device();
-        return raw(device, len, stream_of(device));
+        return raw(device, len, stream_of(device), raw_deleter());
     }
 
     void *raw_alloc_with_stream(size_t len, cudaStream_t stream) override {
-        return raw(current_device(), len, stream);
+        return raw(current_device(), len, stream, raw_deleter());
     }
 
     void raw_delete(void *ptr) override {
-        if (ptr != nullptr && !memory().release(ptr)) {
+        if (ptr == nullptr || memory().release(ptr)) {
+            return;
+        }
+        if (caching()) {
             throw std::runtime_error(
                 format("vmm_torch: %p is no live allocation: freed already, or never made", ptr));
         }
+        delete_uncached(ptr);
     }
 
     void init(int device_count) override { memory().init(device_count); }
@@ -122,7 +139,7 @@ class Allocator final : public ca::CUDAAllocator {
 
     void enable(bool value) override { enabled_.store(value, std::memory_order_relaxed); }
 
-    bool isEnabled() const override { return enabled_.load(std::memory_order_relaxed); }
+    bool isEnabled() const override { return caching(); }
 
     // The longest request that could succeed. Free memory can be put together from pieces, so that
     // is all that is not in use.
@@ -143,6 +160,7 @@ class Allocator final : public ca::CUDAAllocator {
     }
 
     void *getBaseAllocation(void *ptr, size_t *size) override {
+        memory().refuse_fork();
         for (int device = 0; device < memory().device_count(); ++device) {
             vmm_lease_t lease = {};
             lease.size = sizeof lease;
@@ -154,7 +172,16 @@ class Allocator final : public ca::CUDAAllocator {
                 return lease.base;
             }
         }
-        throw std::runtime_error(format("vmm_torch: %p is in no live allocation", ptr));
+        std::lock_guard<std::mutex> hold(memory().mutex);
+        // What an allocator of the user's gave is known where it begins.
+        Allocation *entry = memory().ledger.find(ptr);
+        if (entry == nullptr) {
+            throw std::runtime_error(format("vmm_torch: %p is in no live allocation", ptr));
+        }
+        if (size != nullptr) {
+            *size = entry->len;
+        }
+        return ptr;
     }
 
     void recordStream(const c10::DataPtr &data, c10::cuda::CUDAStream stream) override {
@@ -165,6 +192,7 @@ class Allocator final : public ca::CUDAAllocator {
 
     void emptyCache(c10::MempoolId_t pool) override {
         if (pool == c10::MempoolId_t{0, 0}) {
+            memory().refuse_fork();
             memory().empty();
             return;
         }
@@ -204,6 +232,10 @@ class Allocator final : public ca::CUDAAllocator {
     }
 
     ca::SnapshotInfo snapshot(c10::MempoolId_t only, bool include_traces) override {
+        memory().refuse_fork();
+        if (only != c10::MempoolId_t{0, 0} && in_torch_cuda(__builtin_return_address(0))) {
+            refuse_registration(only);
+        }
         ca::SnapshotInfo info;
         int devices = memory().device_count();
         for (int device = 0; device < devices; ++device) {
@@ -247,6 +279,10 @@ class Allocator final : public ca::CUDAAllocator {
     }
 
     void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t name) override {
+        // A fork in which allocations still go to the pool leaves that as it is.
+        if (memory().forked()) {
+            return;
+        }
         with_routes(device, [&](Routes &routes, vmm_pool_t *) { routes.end(name); });
     }
 
@@ -258,6 +294,9 @@ class Allocator final : public ca::CUDAAllocator {
 
     int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t name) override {
         int users = 0;
+        if (memory().forked()) {
+            return users;
+        }
         with_routes(device, [&](Routes &routes, vmm_pool_t *) {
             PrivatePool *pool = routes.find(name);
             users = pool != nullptr ? pool->users : 0;
@@ -269,12 +308,11 @@ class Allocator final : public ca::CUDAAllocator {
                             std::shared_ptr<CUDAAllocator> allocator) override {
         std::shared_ptr<Source> source;
         if (allocator != nullptr && allocator.get() != this) {
-            source = std::make_shared<ForeignSource>(std::move(allocator), memory().history, device,
-                                                     name);
+            source = std::make_shared<ForeignSource>(std::move(allocator), memory(), device, name);
         }
         settle_before_new(device, name);
         with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
-            routes.use(pool, name, std::move(source));
+            routes.use(pool, name, source);
         });
     }
 
@@ -309,11 +347,12 @@ class Allocator final : public ca::CUDAAllocator {
     void recordHistory(bool enabled, ca::CreateContextFn context_recorder, size_t most,
                        ca::RecordContext when, bool clear,
                        const std::vector<std::string> &skipped) override {
+        memory().refuse_fork();
         memory().history.configure(enabled, context_recorder, most, when, clear, skipped);
     }
 
     void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &data) override {
-        if (memory().history.enabled()) {
+        if (memory().history.enabled() && !memory().forked()) {
             memory().history.annotate(current_device(), data);
         }
     }
@@ -341,6 +380,7 @@ class Allocator final : public ca::CUDAAllocator {
     void attachOomRejectionObserver(ca::OomRejectionObserver) override {}
 
     std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *ptr) override {
+        memory().refuse_fork();
         std::lock_guard<std::mutex> hold(memory().mutex);
         Allocation *entry = memory().ledger.find(ptr);
         return entry != nullptr ? entry->context : nullptr;
@@ -352,6 +392,7 @@ class Allocator final : public ca::CUDAAllocator {
 #endif
 
     void attachAllocatorTraceTracker(ca::AllocatorTraceTracker tracker) override {
+        memory().refuse_fork();
         memory().history.track(std::move(tracker));
     }
 
@@ -404,10 +445,21 @@ class Allocator final : public ca::CUDAAllocator {
         }
     }
 
-    static void *raw(int device, size_t len, cudaStream_t stream) {
+    // Memory that is to be given back with `deleter`.
+    static void *raw(int device, size_t len, cudaStream_t stream, c10::DeleterFnPtr deleter) {
         check_length(len);
-        return len != 0 ? memory().allocate(device, len, stream) : nullptr;
+        void *ptr = nullptr;
+        if (len == 0) {
+            return ptr;
+        }
+        if (C10_LIKELY(deleter == &delete_allocation)) {
+            return memory().allocate(device, len, stream);
+        }
+        C10_CUDA_CHECK(cudaMalloc(&ptr, len));
+        return ptr;
     }
+
+    bool caching() const { return !uncached_ && enabled_.load(std::memory_order_relaxed); }
 
     // For what PyTorch calls in destructors, where an exception would end the process. In a fork the
     // memory is the parent's, and another thread of it may have held the lock.
@@ -417,8 +469,8 @@ class Allocator final : public ca::CUDAAllocator {
         }
         try {
             body();
-        } catch (const std::exception &error) {
-            std::fprintf(stderr, "vmm_torch: %s\n", error.what());
+        } catch (...) {
+            std::fprintf(stderr, "vmm_torch: %s\n", thrown().c_str());
         }
     }
 
@@ -441,7 +493,9 @@ class Allocator final : public ca::CUDAAllocator {
         body(own.routes, pool);
     }
 
-    std::atomic<bool> enabled_;
+    // For the whole process, whatever is enabled.
+    const bool uncached_;
+    std::atomic<bool> enabled_{true};
 };
 
 } // namespace vmm

@@ -20,6 +20,10 @@ inline std::vector<Allocation> live_in(Memory &memory, int device, PoolName name
     if (pool == nullptr) {
         throw std::runtime_error("vmm_torch: there is no such memory pool");
     }
+    if (pool->source != nullptr) {
+        throw std::runtime_error("vmm_torch: a memory pool with an allocator of its own has no "
+                                 "checkpoints");
+    }
     std::vector<Allocation> live;
     memory.ledger.each([&](const Allocation &entry) {
         if (entry.pool == pool) {
@@ -30,6 +34,7 @@ inline std::vector<Allocation> live_in(Memory &memory, int device, PoolName name
 }
 
 inline std::shared_ptr<Checkpoint> checkpoint(Memory &memory, int device, PoolName name) {
+    memory.refuse_fork();
     std::lock_guard<std::mutex> hold(memory.mutex);
     auto made = std::make_shared<Checkpoint>();
     made->name = name;
@@ -46,9 +51,10 @@ inline bool same(const Allocation &a, const Allocation &b) {
 inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &state,
                                c10::DeleterFnPtr deleter) {
     CheckpointDelta delta;
-    Sources gone;
-    std::unique_lock<std::mutex> hold(memory.mutex);
+    std::vector<Allocation> ended;
+    std::vector<Allocation> made;
     Memory::Device &own = memory.device(device);
+    std::unique_lock<std::mutex> hold(memory.mutex);
     std::map<void *, const Allocation *> wanted;
     for (const Allocation &entry : state.live) {
         wanted.emplace(entry.ptr, &entry);
@@ -65,7 +71,8 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
         memory.ledger.take(memory.ledger.find(entry.ptr));
         own.statistics.released(entry.len, entry.requested);
         Memory::check_release(lib.release(pool, entry.ptr, entry.stream));
-        gone.push_back(own.routes.ended(entry.pool));
+        own.routes.ended(entry.pool);
+        ended.push_back(entry);
     }
     target = own.routes.find(state.name);
     std::string failure;
@@ -80,14 +87,23 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
             }
             own.routes.began(target);
             own.statistics.allocated(entry.len, entry.requested);
-            Allocation again = entry;
-            again.pool = target;
-            memory.ledger.insert(std::move(again));
+            made.push_back(entry);
+            made.back().pool = target;
+            memory.ledger.insert(made.back());
         }
         delta.dataptrs_allocd.emplace_back(entry.ptr, entry.ptr, deleter, place);
     }
     hold.unlock();
-    trim(gone);
+    // No tensor may lose its memory because somebody who listens throws.
+    Steps steps;
+    if (memory.history.listening()) {
+        for (const Allocation &entry : ended) {
+            steps.take([&] { memory.note_ended(entry, entry.context); });
+        }
+        for (const Allocation &entry : made) {
+            steps.take([&] { memory.note_made(entry); });
+        }
+    }
     if (!failure.empty()) {
         // Tensors still own what stayed as it was.
         for (c10::DataPtr &data : delta.dataptrs_allocd) {
@@ -103,6 +119,7 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
 // Whether the live allocations of a pool are exactly these.
 inline bool live_are(Memory &memory, int device, PoolName name,
                      const std::unordered_set<void *> &expected) {
+    memory.refuse_fork();
     std::lock_guard<std::mutex> hold(memory.mutex);
     std::vector<Allocation> live = live_in(memory, device, name);
     for (const Allocation &entry : live) {

@@ -96,9 +96,16 @@ class History {
         note_listening();
     }
 
+    // No stack is gathered any more. What was recorded stays.
+    void stop_gathering() {
+        level_.store(RecordContext::NEVER, std::memory_order_relaxed);
+        create_.store(nullptr, std::memory_order_release);
+    }
+
     // Whether events have to be noted at all.
     bool listening() const { return listening_.load(std::memory_order_relaxed); }
 
+    // Throws what those who listen throw.
     void note(TraceEntry::Action action, int device, const void *address, size_t len, void *stream,
               c10::MempoolId_t pool, Context context) {
         bool stacks = level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
@@ -107,13 +114,10 @@ class History {
                          c10::getApproximateTime(), stacks ? std::move(context) : nullptr,
                          compiling().empty() ? "N/A" : compiling().back(), user_metadata());
         std::lock_guard<std::mutex> hold(mutex_);
-        if (skipped_.count(action) != 0) {
-            return;
-        }
         for (const Tracker &tracker : trackers_) {
             tracker(entry);
         }
-        if (enabled()) {
+        if (enabled() && skipped_.count(action) == 0) {
             trace(device).add(std::move(entry));
         }
     }

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <exception>
 #include <string>
 
 namespace vmm {
@@ -88,6 +89,17 @@ inline std::string in_units(uint64_t bytes) {
 inline std::string fault(vmm_status_t status) {
     const char *text = lib.last_error();
     return text != nullptr && *text != '\0' ? text : lib.status_name(status);
+}
+
+// What the exception says that is being handled.
+inline std::string thrown() {
+    try {
+        throw;
+    } catch (const std::exception &error) {
+        return error.what();
+    } catch (...) {
+        return "an exception of an unknown kind";
+    }
 }
 
 } // namespace vmm

@@ -32,6 +32,27 @@ struct Allocation {
 // libvmm's lengths are whole units of this many bytes.
 inline size_t rounded(size_t len) { return (len + 511) & ~size_t{511}; }
 
+// Goes on after a step that threw, and throws at the end.
+class Steps {
+  public:
+    template <typename Body> void take(Body body) {
+        try {
+            body();
+        } catch (...) {
+            failure_ = std::current_exception();
+        }
+    }
+
+    void end() {
+        if (C10_UNLIKELY(failure_ != nullptr)) {
+            std::rethrow_exception(failure_);
+        }
+    }
+
+  private:
+    std::exception_ptr failure_;
+};
+
 class Memory {
   public:
     using Observer = c10::cuda::CUDACachingAllocator::OutOfMemoryObserver;
@@ -47,6 +68,8 @@ class Memory {
     // made under it, and none that takes Python's lock.
     std::mutex mutex;
     Ledger<Allocation> ledger;
+    // By allocators of users.
+    int32_t pieces_made = 0;
 
     void init(int count) {
         std::lock_guard<std::mutex> hold(mutex);
@@ -63,7 +86,9 @@ class Memory {
 
     int device_count() const { return count_.load(std::memory_order_acquire); }
 
+    // Throws if there is none.
     Device &device(int index) {
+        refuse_fork();
         if (index < 0 || index >= device_count()) {
             throw std::runtime_error(
                 format("vmm_torch: there is no CUDA device %d among %d, or CUDA is not initialised",
@@ -72,15 +97,17 @@ class Memory {
         return devices_[static_cast<size_t>(index)];
     }
 
-    // In a child of a process that used CUDA nothing can be allocated or given back.
+    // In a child of a process that used CUDA nothing can be allocated or given back, and no lock be
+    // taken: another thread of the parent may have held it.
     bool forked() const { return forked_.load(std::memory_order_relaxed); }
+    void refuse_fork() const {
+        if (C10_UNLIKELY(forked())) {
+            throw std::runtime_error(FORKED);
+        }
+    }
     void note_fork() { forked_.store(device_count() != 0, std::memory_order_relaxed); }
 
     void *allocate(int index, size_t requested, Stream stream) {
-        if (forked()) {
-            throw std::runtime_error("vmm_torch: this process was forked from one that had used "
-                                     "CUDA, and cannot use it: start it with the method \"spawn\"");
-        }
         Device &own = device(index);
         Context context = history.gather(RecordContext::STATE);
         vmm_pool_t *pool = pools.of(index);
@@ -89,38 +116,54 @@ class Memory {
             target.take(stream);
         }
         void *ptr = nullptr;
-        vmm_status_t status = attempt(pool, target.pool, requested, stream, &ptr);
-        if (C10_UNLIKELY(status != VMM_OK)) {
-            ptr = struggle(index, pool, target, requested, stream, status, context);
+        if (C10_UNLIKELY(target.pool != nullptr && target.pool->source != nullptr)) {
+            ptr = from_source(index, pool, *target.pool, requested, stream, context);
+        } else {
+            vmm_status_t status = attempt(pool, target.pool, requested, stream, &ptr);
+            if (C10_UNLIKELY(status != VMM_OK)) {
+                ptr = struggle(index, pool, target, requested, stream, status, context);
+            }
         }
+        // The allocation holds the private pool from now on.
         PrivatePool *private_pool = target.keep();
         size_t len = rounded(requested);
-        if (C10_UNLIKELY(history.listening())) {
-            history.note(TraceEntry::ALLOC, index, ptr, requested, stream, name_of(private_pool),
-                         context);
-        }
-        {
+        auto made = [&](Context by) {
+            return Allocation{ptr, stream, requested, len, private_pool, std::move(by), index};
+        };
+        try {
+            if (C10_UNLIKELY(history.listening())) {
+                note_made(made(context));
+            }
             std::lock_guard<std::mutex> hold(mutex);
-            Allocation entry{ptr,          stream, requested, len,
-                             private_pool, std::move(context), index};
-            ledger.insert(std::move(entry));
+            ledger.insert(made(std::move(context)));
             own.statistics.allocated(len, requested);
+        } catch (...) {
+            give_back(made(nullptr));
+            throw;
         }
-        tell(index, ptr, static_cast<int64_t>(len));
-        if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr)) {
-            (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
+        try {
+            tell(index, ptr, static_cast<int64_t>(len));
+            if (const auto *trace = c10::impl::GPUTrace::get_trace();
+                C10_UNLIKELY(trace != nullptr)) {
+                (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
+            }
+        } catch (...) {
+            release(ptr);
+            throw;
         }
         return ptr;
     }
 
-    // Ends the allocation at an address. False if there is none.
+    // Ends the allocation at an address. False if there is none. Throws, at the end, what those who
+    // follow memory throw.
     bool release(void *ptr) {
         if (forked()) {
             return true;
         }
-        Context context = history.gather(RecordContext::ALL);
+        Steps steps;
+        Context context;
+        steps.take([&] { context = history.gather(RecordContext::ALL); });
         Allocation gone;
-        Device *own = nullptr;
         {
             std::lock_guard<std::mutex> hold(mutex);
             Allocation *entry = ledger.find(ptr);
@@ -128,37 +171,43 @@ class Memory {
                 return false;
             }
             gone = ledger.take(entry);
-            own = &devices_[static_cast<size_t>(gone.device)];
-            own->statistics.released(gone.len, gone.requested);
+            devices_[static_cast<size_t>(gone.device)].statistics.released(gone.len,
+                                                                           gone.requested);
         }
-        if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr)) {
-            (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
-        }
-        if (C10_UNLIKELY(history.listening())) {
-            for (auto action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
-                history.note(action, gone.device, ptr, gone.requested, gone.stream,
-                             name_of(gone.pool), context ? context : gone.context);
+        steps.take([&] {
+            if (const auto *trace = c10::impl::GPUTrace::get_trace();
+                C10_UNLIKELY(trace != nullptr)) {
+                (*trace)->trace_gpu_memory_deallocation(c10::kCUDA,
+                                                        reinterpret_cast<uintptr_t>(ptr));
             }
-        }
-        tell(gone.device, ptr, -static_cast<int64_t>(gone.len));
-        if (gone.pool != nullptr && gone.pool->source != nullptr) {
-            gone.pool->source->release(ptr, gone.len, gone.stream, gone.shared);
-        } else {
-            check_release(lib.release(pools.find(gone.device), ptr, gone.stream));
-        }
-        if (gone.pool != nullptr) {
-            std::shared_ptr<Source> source;
-            {
-                std::lock_guard<std::mutex> hold(mutex);
-                source = own->routes.ended(gone.pool);
+            if (C10_UNLIKELY(history.listening())) {
+                note_ended(gone, context ? context : gone.context);
             }
-            trim({source});
-        }
+            tell(gone.device, ptr, -static_cast<int64_t>(gone.len));
+        });
+        give_back(gone);
+        steps.end();
         return true;
+    }
+
+    // For when somebody listens.
+    void note_made(const Allocation &made) {
+        history.note(TraceEntry::ALLOC, made.device, made.ptr, made.requested, made.stream,
+                     name_of(made.pool), made.context);
+    }
+
+    void note_ended(const Allocation &gone, const Context &context) {
+        for (auto action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
+            history.note(action, gone.device, gone.ptr, gone.requested, gone.stream,
+                         name_of(gone.pool), context);
+        }
     }
 
     // Notes that work on a further stream uses an allocation.
     void used_on(void *ptr, Stream stream) {
+        if (forked()) {
+            return;
+        }
         int device = 0;
         {
             std::lock_guard<std::mutex> hold(mutex);
@@ -179,9 +228,9 @@ class Memory {
         }
     }
 
-    // Gives private pools that nobody refers to back, once the device is idle. Whether any was.
-    bool settle(int index) {
-        return vmm::settle(mutex, device(index).routes, pools.find(index));
+    // See settle.h.
+    bool settle(int index, bool all = false) {
+        return vmm::settle(mutex, device(index).routes, pools.find(index), all);
     }
 
     // Gives all idle memory of the devices back to them. Does nothing while a graph is captured.
@@ -191,8 +240,7 @@ class Memory {
             if (pool == nullptr) {
                 continue;
             }
-            settle(index);
-            trim_sources(index);
+            settle(index, true);
             vmm_status_t status = lib.trim_and_wait(pool, 0, nullptr);
             if (status != VMM_OK && status != VMM_CAPTURING) {
                 throw std::runtime_error(fault(status));
@@ -211,6 +259,7 @@ class Memory {
     }
 
     void observe_failures(Observer observer) {
+        refuse_fork();
         std::lock_guard<std::mutex> hold(mutex);
         observers_.push_back(std::move(observer));
     }
@@ -228,61 +277,104 @@ class Memory {
     }
 
   private:
-    static vmm_status_t attempt(vmm_pool_t *pool, PrivatePool *target, size_t len, Stream stream,
-                                void **ptr) {
+    using Names = std::vector<PoolName>;
+
+    C10_ALWAYS_INLINE static vmm_status_t attempt(vmm_pool_t *pool, PrivatePool *target, size_t len,
+                                                  Stream stream, void **ptr) {
         if (target == nullptr) {
             return lib.allocate(pool, len, 0, stream, 0, ptr);
         }
         if (target->source != nullptr) {
-            *ptr = target->source->allocate(rounded(len), stream);
+            // As a last resort: no new memory, since that would pass the limit.
+            *ptr = target->source->reuse(rounded(len), stream);
             return *ptr != nullptr ? VMM_OK : VMM_OUT_OF_MEMORY;
         }
         return lib.private_allocate(pool, target->id, len, 0, stream, 0, ptr);
     }
 
+    // The memory goes to where it came from.
+    void give_back(const Allocation &gone) {
+        if (gone.pool != nullptr && gone.pool->source != nullptr) {
+            gone.pool->source->release(gone.ptr, gone.shared);
+        } else {
+            check_release(lib.release(pools.find(gone.device), gone.ptr, gone.stream));
+        }
+        if (gone.pool != nullptr) {
+            std::lock_guard<std::mutex> hold(mutex);
+            devices_[static_cast<size_t>(gone.device)].routes.ended(gone.pool);
+        }
+    }
+
+    // Memory of an allocator of the user's, which says with NULL or an exception that it has none.
+    C10_NOINLINE void *from_source(int index, vmm_pool_t *pool, PrivatePool &target,
+                                   size_t requested, Stream stream, const Context &context) {
+        std::exception_ptr said;
+        for (bool again : {false, true}) {
+            try {
+                if (void *ptr = target.source->allocate(rounded(requested), stream)) {
+                    return ptr;
+                }
+            } catch (...) {
+                said = std::current_exception();
+            }
+            if (!again) {
+                count_retry(index);
+                bool freed = run_callbacks();
+                if (!settle(index, true) && !freed) {
+                    break;
+                }
+            }
+        }
+        if (said != nullptr) {
+            std::rethrow_exception(said);
+        }
+        fail(index, pool, &target, requested, stream,
+             "the allocator of this memory pool has no more", context);
+    }
+
     // After a first failure: what others can give up, else an error.
     C10_NOINLINE void *struggle(int index, vmm_pool_t *pool, Hold &target, size_t requested,
                                 Stream stream, vmm_status_t status, const Context &context) {
-        Device &own = device(index);
-        // An allocator of the user's has left no facts.
-        auto why = [&] {
-            bool foreign = target.pool != nullptr && target.pool->source != nullptr;
-            return foreign ? "the allocator of this memory pool has no more" : fault(status);
-        };
-        std::string facts = why();
+        std::string facts = fault(status);
         void *ptr = nullptr;
         auto again = [&] {
-            {
-                std::lock_guard<std::mutex> hold(mutex);
-                ++own.statistics.retries;
-            }
             status = attempt(pool, target.pool, requested, stream, &ptr);
             if (status != VMM_OK) {
-                facts = why();
+                facts = fault(status);
             }
             return status == VMM_OK;
         };
+        PrivatePool *wanted = target.pool;
         if (status == VMM_OUT_OF_MEMORY) {
+            count_retry(index);
             if ((run_callbacks() && again()) || (settle(index) && again())) {
                 return ptr;
             }
-            for (PoolName other : last_resorts(own, target.pool)) {
-                if (target.change(other) && again()) {
+            // What belongs to a private pool lies in no other: a graph would use memory that others
+            // get as well.
+            for (PoolName other : wanted == nullptr ? last_resorts(index) : Names()) {
+                if (target.change(other) &&
+                    attempt(pool, target.pool, requested, stream, &ptr) == VMM_OK) {
                     return ptr;
                 }
             }
         }
         if (status == VMM_OUT_OF_MEMORY || status == VMM_TOO_LARGE) {
-            fail(index, pool, target.pool, requested, stream, facts, context);
+            fail(index, pool, wanted, requested, stream, facts, context);
         }
         throw std::runtime_error("vmm_torch: " + facts);
     }
 
-    std::vector<PoolName> last_resorts(Device &own, PrivatePool *but) {
-        std::vector<PoolName> found;
+    void count_retry(int index) {
         std::lock_guard<std::mutex> hold(mutex);
-        own.routes.each([&](PrivatePool &pool) {
-            if (pool.last_resort && &pool != but && pool.users != 0) {
+        ++devices_[static_cast<size_t>(index)].statistics.retries;
+    }
+
+    Names last_resorts(int index) {
+        Names found;
+        std::lock_guard<std::mutex> hold(mutex);
+        devices_[static_cast<size_t>(index)].routes.each([&](PrivatePool &pool) {
+            if (pool.last_resort && pool.users != 0 && !pool.captured) {
                 found.push_back(pool.name);
             }
         });
@@ -307,10 +399,13 @@ class Memory {
         vmm_stats_t stats = pool_stats(index);
         std::vector<Observer> observers;
         size_t live = 0;
+        size_t reserved = stats.reserved_bytes;
         {
             std::lock_guard<std::mutex> hold(mutex);
-            ++device(index).statistics.failures;
-            live = device(index).statistics.live_bytes();
+            Statistics &own = devices_[static_cast<size_t>(index)].statistics;
+            ++own.failures;
+            live = own.live_bytes();
+            reserved += own.foreign_bytes();
             observers = observers_;
         }
         if (history.listening()) {
@@ -318,7 +413,7 @@ class Memory {
                          stream, name_of(target), context);
         }
         c10::reportOutOfMemoryToProfiler(
-            static_cast<int64_t>(requested), live, stats.reserved_bytes,
+            static_cast<int64_t>(requested), live, reserved,
             c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
         for (const Observer &observer : observers) {
             observer(index, requested, stats.limit != 0 ? stats.limit : info.total, info.free);
@@ -361,31 +456,19 @@ class Memory {
         return status != cudaStreamCaptureStatusNone;
     }
 
-    void trim_sources(int index) {
-        Device &own = device(index);
-        Sources sources;
-        {
-            std::lock_guard<std::mutex> hold(mutex);
-            own.routes.each([&](PrivatePool &pool) {
-                bool graphs = pool.captured && pool.users != 0;
-                if (pool.source != nullptr && !graphs) {
-                    sources.push_back(pool.source);
-                }
-            });
-        }
-        if (!sources.empty() && idle(mutex, own.routes)) {
-            trim(sources);
-        }
-    }
-
     // PyTorch's profiler, where it follows memory.
     void tell(int index, void *ptr, int64_t change) {
         if (C10_LIKELY(!c10::memoryProfilingEnabled())) {
             return;
         }
-        vmm_stats_t stats = pool_stats(index);
+        uint64_t reserved = pool_stats(index).reserved_bytes;
+        std::unique_lock<std::mutex> hold(mutex);
+        const Statistics &own = devices_[static_cast<size_t>(index)].statistics;
+        size_t live = own.live_bytes();
+        reserved += own.foreign_bytes();
+        hold.unlock();
         c10::reportMemoryUsageToProfiler(
-            ptr, change, stats.live_bytes, stats.reserved_bytes,
+            ptr, change, live, reserved,
             c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
     }
 

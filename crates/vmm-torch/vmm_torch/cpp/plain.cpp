@@ -91,6 +91,35 @@ Plain &plain() {
     return *only;
 }
 
+bool forked() { return plain().forked.load(std::memory_order_relaxed); }
+
+// In a fork no lock may be taken: another thread of the parent may have held it.
+void refuse_fork() {
+    if (forked()) {
+        throw std::runtime_error(FORKED);
+    }
+}
+
+// The pool of a device; makes it at first.
+vmm_pool_t *pool_of(int device) {
+    refuse_fork();
+    plain().used.store(true, std::memory_order_relaxed);
+    return plain().pools.of(device);
+}
+
+// Runs `body` with the lock, for what PyTorch calls in destructors: nothing is thrown.
+template <typename Body> void in_destructor(Body body) {
+    if (forked()) {
+        return;
+    }
+    try {
+        std::lock_guard<std::mutex> hold(plain().mutex);
+        body();
+    } catch (...) {
+        std::fprintf(stderr, "%s\n", thrown().c_str());
+    }
+}
+
 Routes &routes_of(int device) {
     if (device < 0 || device >= MOST_DEVICES) {
         throw std::runtime_error(format("vmm_torch: there is no CUDA device %d", device));
@@ -170,6 +199,7 @@ vmm_pool_t *vmm_torch_pool(int device) { return plain().pools.find(device); }
 
 int vmm_torch_set_limit(uint64_t limit, char *error, size_t room) {
     try {
+        vmm::refuse_fork();
         plain().pools.set_limit(limit);
         return 0;
     } catch (const std::exception &failure) {
@@ -183,12 +213,7 @@ void *vmm_plain_allocate(size_t len, int device, vmm::Stream stream) {
     if (len == 0) {
         return nullptr;
     }
-    if (plain().forked.load(std::memory_order_relaxed)) {
-        throw std::runtime_error("vmm_torch: this process was forked from one that had used CUDA, "
-                                 "and cannot use it: start it with the method \"spawn\"");
-    }
-    plain().used.store(true, std::memory_order_relaxed);
-    vmm_pool_t *pool = plain().pools.of(device);
+    vmm_pool_t *pool = vmm::pool_of(device);
     void *ptr = nullptr;
     vmm_status_t status = vmm::attempt(device, pool, len, stream, &ptr);
     if (status == VMM_OUT_OF_MEMORY && vmm::settle_on(device)) {
@@ -210,7 +235,7 @@ void *vmm_plain_allocate(size_t len, int device, vmm::Stream stream) {
 
 // Called from destructors: nothing may be thrown.
 void vmm_plain_release(void *ptr, size_t, int device, vmm::Stream stream) {
-    if (ptr == nullptr || plain().forked.load(std::memory_order_relaxed)) {
+    if (ptr == nullptr || vmm::forked()) {
         return;
     }
     vmm::PrivatePool *target = nullptr;
@@ -235,6 +260,9 @@ void vmm_plain_release(void *ptr, size_t, int device, vmm::Stream stream) {
 }
 
 void vmm_plain_used_on(void *ptr, vmm::Stream stream) {
+    if (vmm::forked()) {
+        return;
+    }
     for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
         vmm_pool_t *pool = plain().pools.find(device);
         if (pool != nullptr && vmm::lib.used_on(pool, ptr, stream) == VMM_OK) {
@@ -244,6 +272,7 @@ void vmm_plain_used_on(void *ptr, vmm::Stream stream) {
 }
 
 void *vmm_plain_base(void *ptr, size_t *size) {
+    vmm::refuse_fork();
     for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
         vmm_lease_t lease = {};
         lease.size = sizeof lease;
@@ -259,6 +288,7 @@ void *vmm_plain_base(void *ptr, size_t *size) {
 }
 
 void vmm_plain_empty() {
+    vmm::refuse_fork();
     for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
         if (vmm_pool_t *pool = plain().pools.find(device)) {
             vmm::settle_on(device);
@@ -274,11 +304,12 @@ void vmm_plain_fraction(double fraction, int device) {
     if (!(fraction >= 0 && fraction <= 1)) {
         throw std::runtime_error("invalid fraction: it lies within [0, 1]");
     }
+    vmm::pool_of(device);
     plain().pools.set_fraction(device, fraction);
 }
 
 void vmm_plain_begin(int device, vmm::PoolName name, vmm::Filter filter) {
-    vmm_pool_t *pool = plain().pools.of(device);
+    vmm_pool_t *pool = vmm::pool_of(device);
     // What graphs that are gone have left goes before a new one takes memory.
     vmm::settle_on(device);
     auto stream = static_cast<vmm::Stream>(plain().current_stream(device));
@@ -286,13 +317,16 @@ void vmm_plain_begin(int device, vmm::PoolName name, vmm::Filter filter) {
 }
 
 void vmm_plain_end(int device, vmm::PoolName name) {
+    // A fork in a capture leaves that to its parent.
+    if (vmm::forked()) {
+        return;
+    }
     std::lock_guard<std::mutex> hold(plain().mutex);
     vmm::routes_of(device).end(name);
 }
 
 void vmm_plain_release_pool(int device, vmm::PoolName name) {
-    std::lock_guard<std::mutex> hold(plain().mutex);
-    vmm::routes_of(device).release(name);
+    vmm::in_destructor([&] { vmm::routes_of(device).release(name); });
 }
 }
 #pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct vmm_torch_settings_t {
 }
 
 namespace vmm {
+
+constexpr const char *FORKED = "vmm_torch: this process was forked from one that had used CUDA, "
+                               "and cannot use it: start it with the method \"spawn\"";
 
 // PyTorch's own bound on devices is a signed byte.
 constexpr int MOST_DEVICES = 128;
@@ -50,25 +54,26 @@ class Pools {
     void set_fraction(int device, double fraction) {
         vmm_pool_t *pool = of(device);
         std::lock_guard<std::mutex> hold(mutex_);
+        apply_limit(pool, settings_.limit, fraction);
         fractions_[static_cast<size_t>(device)] = fraction;
-        apply_limit(device, pool);
     }
 
     double fraction(int device) {
         std::lock_guard<std::mutex> hold(mutex_);
-        double fraction = fractions_[static_cast<size_t>(device)];
-        return fraction > 0 ? fraction : 1.0;
+        return fractions_[static_cast<size_t>(device)].value_or(1.0);
     }
 
-    // Sets the limit in bytes of every device, 0 being none. Memory above it that is idle goes.
+    // Sets the limit in bytes of every device, 0 being none. Memory above it that is idle goes. One
+    // that a device refuses changes nothing.
     void set_limit(uint64_t limit) {
         std::lock_guard<std::mutex> hold(mutex_);
-        settings_.limit = limit;
-        for (int device = 0; device < MOST_DEVICES; ++device) {
-            if (vmm_pool_t *pool = find(device)) {
-                apply_limit(device, pool);
-            }
+        try {
+            apply_limit(limit);
+        } catch (...) {
+            apply_limit(settings_.limit);
+            throw;
         }
+        settings_.limit = limit;
     }
 
     // Lets `peer` use the memory of `device`, now or when its pool is made.
@@ -117,11 +122,18 @@ class Pools {
         return pool;
     }
 
-    // The lower one of the limit that was asked for and the share of the device. `mutex_` is held.
-    void apply_limit(int device, vmm_pool_t *pool) {
-        double fraction = fractions_[static_cast<size_t>(device)];
-        uint64_t limit = settings_.limit;
-        if (fraction > 0 && fraction < 1) {
+    // `mutex_` is held in both.
+    void apply_limit(uint64_t limit) {
+        for (int device = 0; device < MOST_DEVICES; ++device) {
+            if (vmm_pool_t *pool = find(device)) {
+                apply_limit(pool, limit, fractions_[static_cast<size_t>(device)].value_or(1.0));
+            }
+        }
+    }
+
+    // The lower one of a limit and a share of the device.
+    static void apply_limit(vmm_pool_t *pool, uint64_t limit, double fraction) {
+        if (fraction < 1) {
             vmm_device_info_t info = {};
             info.size = sizeof info;
             vmm_status_t status = lib.device_info(pool, &info);
@@ -147,8 +159,7 @@ class Pools {
     std::mutex mutex_;
     // Pools are never destroyed: they end with the process, in whatever state it leaves.
     std::array<std::atomic<vmm_pool_t *>, MOST_DEVICES> pools_ = {};
-    // 0 where none was set.
-    std::array<double, MOST_DEVICES> fractions_ = {};
+    std::array<std::optional<double>, MOST_DEVICES> fractions_;
     std::array<std::vector<uint32_t>, MOST_DEVICES> peers_;
 };
 

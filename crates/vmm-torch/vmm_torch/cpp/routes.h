@@ -20,15 +20,43 @@ using PoolName = std::pair<unsigned long long, unsigned long long>;
 using Stream = CUstream_st *;
 using Filter = std::function<bool(Stream)>;
 
-// Where the memory of a private pool comes from if not from libvmm.
+// A piece of memory that an allocator of the user's gave.
+struct Piece {
+    void *ptr = nullptr;
+    size_t len = 0;
+    Stream stream = nullptr;
+    PoolName pool;
+    // Pieces are numbered as they come.
+    int32_t number = 0;
+    bool live = true;
+    // When it was released last, see `Routes::now`.
+    uint64_t left = 0;
+    // Work on other streams than its own may still use it.
+    bool shared = false;
+    // Whether those who listen were told of it; half where one of them threw.
+    enum { UNKNOWN, HALF_KNOWN, KNOWN } told = HALF_KNOWN;
+};
+
+// Where the memory of a private pool comes from if not from libvmm. What says so is called with the
+// lock that guards the routes, all else without any: it calls allocators of users.
 struct Source {
     virtual ~Source() = default;
+    // NULL if there is no more.
     virtual void *allocate(size_t len, Stream stream) = 0;
+    // As `allocate`, from what was given before and is free now.
+    virtual void *reuse(size_t len, Stream stream) = 0;
     // `shared`: work on other streams may still use it.
-    virtual void release(void *ptr, size_t len, Stream stream, bool shared) = 0;
-    // Gives back what nobody holds. The device is idle.
-    virtual void trim() = 0;
+    virtual void release(void *ptr, bool shared) = 0;
+    // Gives those pieces back to where they came from that nobody has held since a moment. Those
+    // that it cannot give back it keeps. The device has been idle since that moment.
+    virtual void give_back(uint64_t moment) = 0;
+    // Visits all pieces, with the lock.
+    virtual void each(const std::function<void(const Piece &)> &visit) const = 0;
+    // Whether there is none, with the lock.
+    virtual bool empty() const = 0;
 };
+
+using Sources = std::vector<std::shared_ptr<Source>>;
 
 struct PrivatePool {
     PoolName name;
@@ -36,6 +64,8 @@ struct PrivatePool {
     uint64_t id = 0;
     // Graphs, MemPool objects and contexts that refer to it.
     int users = 0;
+    // When the last of them let go, see `Routes::now`.
+    uint64_t left = 0;
     // Allocations in it that live.
     size_t live = 0;
     // Its memory may serve others when there is no other.
@@ -44,17 +74,6 @@ struct PrivatePool {
     bool captured = false;
     std::shared_ptr<Source> source;
 };
-
-// Sources that are to be trimmed, without any lock: they call allocators of users.
-using Sources = std::vector<std::shared_ptr<Source>>;
-
-inline void trim(const Sources &sources) {
-    for (const std::shared_ptr<Source> &source : sources) {
-        if (source != nullptr) {
-            source->trim();
-        }
-    }
-}
 
 // The calling thread: each has one of these, which goes when the thread ends.
 inline const std::shared_ptr<const char> &this_thread() {
@@ -164,7 +183,7 @@ class Routes {
         if (pool == nullptr || pool->users == 0) {
             throw std::runtime_error("vmm_torch: there is no such memory pool to release");
         }
-        --pool->users;
+        leave(*pool);
     }
 
     // Whether one of the streams on which routes began captures a graph, or is about to.
@@ -187,7 +206,7 @@ class Routes {
             bool near = at->thread.expired() || at->thread.lock() == this_thread();
             bool over = at->captured && near && !is_capturing(at->stream);
             if (over) {
-                --at->pool->users;
+                leave(*at->pool);
                 dropped_.push_back(at->pool->name);
             }
             at = over ? underway_.erase(at) : at + 1;
@@ -195,64 +214,101 @@ class Routes {
         count_.store(underway_.size(), std::memory_order_relaxed);
     }
 
-    // The pools without users, whose memory waits for `settle`.
-    std::vector<PoolName> unsettled() const {
-        std::vector<PoolName> names;
-        for (const auto &entry : pools_) {
-            if (entry.second->users == 0) {
-                names.push_back(entry.first);
-            }
-        }
-        return names;
+    // Moments are counted by what was let go, so that what is let go while the device is waited for
+    // is told from what was before.
+    uint64_t now() const { return now_; }
+    uint64_t next_moment() { return ++now_; }
+
+    // Whether there are pools without users, whose memory waits for `settle`.
+    bool unsettled() const {
+        return std::any_of(pools_.begin(), pools_.end(),
+                           [](const auto &entry) { return entry.second->users == 0; });
     }
 
-    // Gives back the memory of these pools, as far as they have no users still. The device has been
-    // idle since they were named.
-    // Returns sources to trim.
-    Sources settle(vmm_pool_t *pool, const std::vector<PoolName> &names) {
-        Sources gone;
-        for (PoolName name : names) {
-            auto at = pools_.find(name);
-            if (at == pools_.end() || at->second->users != 0) {
+    // Gives back the memory of the pools that had no users at a moment, and have had none since.
+    // The device has been idle since that moment.
+    void settle(vmm_pool_t *pool, uint64_t moment) {
+        for (auto at = pools_.begin(); at != pools_.end();) {
+            PrivatePool &own = *at->second;
+            if (own.users != 0 || own.left > moment) {
+                ++at;
                 continue;
             }
-            dropped_.erase(std::remove(dropped_.begin(), dropped_.end(), name), dropped_.end());
-            if (at->second->id != 0) {
-                lib.private_release(pool, at->second->id);
+            dropped_.erase(std::remove(dropped_.begin(), dropped_.end(), own.name), dropped_.end());
+            if (own.id != 0) {
+                lib.private_release(pool, own.id);
             }
-            if (at->second->live != 0) {
+            if (own.live != 0) {
                 // Its last allocation, at whose end `ended` drops it, still refers to it.
                 outlived_.push_back(std::move(at->second));
-            } else {
-                gone.push_back(std::move(at->second->source));
+            } else if (own.source != nullptr) {
+                sources_left_.push_back(own.source);
             }
-            pools_.erase(at);
+            at = pools_.erase(at);
         }
+    }
+
+    // The sources with free memory whose pools nobody refers to. With `all` also those of other
+    // pools, but not where graphs use it.
+    Sources spare(bool all) const {
+        Sources found;
+        auto add = [&](const std::shared_ptr<Source> &source) {
+            bool any = false;
+            source->each([&](const Piece &piece) { any = any || !piece.live; });
+            if (any) {
+                found.push_back(source);
+            }
+        };
+        for (const auto &[name, pool] : pools_) {
+            if (pool->source != nullptr && (pool->users == 0 || (all && !pool->captured))) {
+                add(pool->source);
+            }
+        }
+        each_left(add);
+        return found;
+    }
+
+    // Takes out the sources that have neither pool nor memory any more: they end without the lock.
+    Sources done() {
+        auto rest = std::partition(sources_left_.begin(), sources_left_.end(),
+                                   [](const auto &source) { return !source->empty(); });
+        Sources gone(std::make_move_iterator(rest), std::make_move_iterator(sources_left_.end()));
+        sources_left_.erase(rest, sources_left_.end());
         return gone;
     }
 
     void began(PrivatePool *pool) { ++pool->live; }
 
     // An allocation of a private pool has ended.
-    // Returns a source to trim, or NULL.
-    std::shared_ptr<Source> ended(PrivatePool *pool) {
+    void ended(PrivatePool *pool) {
         if (--pool->live != 0 || outlived_.empty()) {
-            return nullptr;
+            return;
         }
         for (auto at = outlived_.begin(); at != outlived_.end(); ++at) {
             if (at->get() == pool) {
-                std::shared_ptr<Source> source = std::move(pool->source);
+                if (pool->source != nullptr) {
+                    sources_left_.push_back(pool->source);
+                }
                 outlived_.erase(at);
-                return source;
+                return;
             }
         }
-        return nullptr;
     }
 
     template <typename Visit> void each(Visit visit) {
         for (auto &entry : pools_) {
             visit(*entry.second);
         }
+    }
+
+    // The pieces of all sources, also of those whose pools are gone.
+    template <typename Visit> void each_piece(Visit visit) const {
+        for (const auto &[name, pool] : pools_) {
+            if (pool->source != nullptr) {
+                pool->source->each(visit);
+            }
+        }
+        each_left([&](const std::shared_ptr<Source> &source) { source->each(visit); });
     }
 
   private:
@@ -276,12 +332,30 @@ class Routes {
         }
     }
 
+    // Visits the sources of pools that are gone.
+    template <typename Visit> void each_left(Visit visit) const {
+        for (const auto &pool : outlived_) {
+            if (pool->source != nullptr) {
+                visit(pool->source);
+            }
+        }
+        std::for_each(sources_left_.begin(), sources_left_.end(), visit);
+    }
+
+    void leave(PrivatePool &pool) {
+        --pool.users;
+        pool.left = next_moment();
+    }
+
     std::map<PoolName, std::unique_ptr<PrivatePool>> pools_;
     // Given back, with allocations that live on.
     std::vector<std::unique_ptr<PrivatePool>> outlived_;
+    // Of pools that are gone, and their allocations as well.
+    Sources sources_left_;
     std::vector<Route> underway_;
     // Of failed captures, as long as they have their pool.
     std::vector<PoolName> dropped_;
+    uint64_t now_ = 0;
     std::atomic<size_t> count_{0};
 };
 
@@ -323,15 +397,10 @@ class Hold {
 
   private:
     void let_go() {
-        if (pool == nullptr) {
-            return;
-        }
-        std::shared_ptr<Source> gone;
-        {
+        if (pool != nullptr) {
             std::lock_guard<std::mutex> hold(mutex_);
-            gone = routes_.ended(std::exchange(pool, nullptr));
+            routes_.ended(std::exchange(pool, nullptr));
         }
-        trim({gone});
     }
 
     std::mutex &mutex_;

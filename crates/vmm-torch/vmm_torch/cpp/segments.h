@@ -24,6 +24,10 @@ class SegmentBuilder {
             segments_.back().stream = entry->stream;
         }
         SegmentInfo &segment = segments_.back();
+        if (entry != nullptr && entry->pool != nullptr) {
+            // Also of a pool that is gone.
+            segment.owner_private_pool_id = entry->pool->name;
+        }
         BlockInfo block;
         block.size = piece.len;
         block.allocated = piece.kind == VMM_PIECE_LIVE;
@@ -38,21 +42,30 @@ class SegmentBuilder {
         segment.blocks.push_back(std::move(block));
     }
 
-    // An allocation whose memory came from elsewhere, a segment by itself.
-    void add_foreign(const Allocation &entry) {
-        begin(entry.ptr, Memory::name_of(entry.pool));
+    // Memory that came from elsewhere, a segment by itself.
+    void add_foreign(const Piece &piece) {
+        begin(piece.ptr, piece.pool);
         SegmentInfo &segment = segments_.back();
         segment.is_expandable = false;
-        segment.stream = entry.stream;
-        segment.total_size = segment.allocated_size = segment.active_size = entry.len;
-        segment.requested_size = entry.requested;
-        segment.is_large = entry.len > SMALL;
+        segment.registration_counter = piece.number;
+        segment.stream = piece.stream;
+        segment.total_size = piece.len;
+        segment.is_large = piece.len > SMALL;
+        const Allocation *entry = memory_.ledger.find(piece.ptr);
         BlockInfo block;
-        block.size = entry.len;
-        block.requested_size = entry.requested;
-        block.allocated = block.active = true;
-        block.context_when_allocated = entry.context;
+        block.size = entry != nullptr ? entry->len : piece.len;
+        block.allocated = entry != nullptr;
+        block.active = block.allocated || piece.shared;
+        if (entry != nullptr) {
+            block.requested_size = segment.requested_size = entry->requested;
+            block.context_when_allocated = entry->context;
+            segment.allocated_size = block.size;
+        }
+        segment.active_size = block.active ? block.size : 0;
         segment.blocks.push_back(std::move(block));
+        if (size_t rest = piece.len - segment.blocks.back().size; rest != 0) {
+            segment.blocks.emplace_back().size = rest;
+        }
     }
 
     std::vector<SegmentInfo> finish() { return std::move(segments_); }
@@ -88,11 +101,8 @@ inline std::vector<SegmentInfo> segments(Memory &memory, int device, PoolName on
     for (const vmm_piece_t &piece : pieces) {
         builder.add(piece);
     }
-    memory.ledger.each([&](const Allocation &entry) {
-        if (entry.device == device && entry.pool != nullptr && entry.pool->source != nullptr) {
-            builder.add_foreign(entry);
-        }
-    });
+    Routes &routes = memory.device(device).routes;
+    routes.each_piece([&](const Piece &piece) { builder.add_foreign(piece); });
     std::vector<SegmentInfo> all = builder.finish();
     std::vector<SegmentInfo> chosen;
     for (SegmentInfo &segment : all) {

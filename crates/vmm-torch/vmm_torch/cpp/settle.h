@@ -27,23 +27,35 @@ inline bool idle(std::mutex &mutex, Routes &routes) {
     return !routes.wait || routes.wait();
 }
 
-// Gives private pools that nobody refers to back, once the device is idle. Whether any was.
-inline bool settle(std::mutex &mutex, Routes &routes, vmm_pool_t *pool) {
-    std::vector<PoolName> names;
+// Gives private pools that nobody refers to back, once the device is idle; with `all` also what
+// sources keep for pools that live. Whether there was anything. What is released while the device
+// is waited for stays: work on it may have been queued after the wait began.
+inline bool settle(std::mutex &mutex, Routes &routes, vmm_pool_t *pool, bool all = false) {
+    bool any = false;
+    uint64_t moment = 0;
+    Sources spare;
     {
         std::lock_guard<std::mutex> hold(mutex);
         routes.drop_failed();
-        names = routes.unsettled();
+        spare = routes.spare(all);
+        any = routes.unsettled() || !spare.empty();
+        moment = routes.now();
     }
-    if (names.empty() || !idle(mutex, routes)) {
+    if (!any || !idle(mutex, routes)) {
         return false;
     }
-    Sources gone;
     {
         std::lock_guard<std::mutex> hold(mutex);
-        gone = routes.settle(pool, names);
+        routes.settle(pool, moment);
     }
-    trim(gone);
+    for (const std::shared_ptr<Source> &source : spare) {
+        source->give_back(moment);
+    }
+    Sources done;
+    {
+        std::lock_guard<std::mutex> hold(mutex);
+        done = routes.done();
+    }
     return true;
 }
 

@@ -46,7 +46,25 @@ class Statistics {
         }
     }
 
+    // Memory that allocators of users gave and got back; the pool has `beside` bytes.
+    void foreign_made(size_t len, uint64_t beside) {
+        for (size_t which : {size_t{0}, LARGE}) {
+            own_.segment[which].increase(1);
+            own_.reserved_bytes[which].increase(len);
+        }
+        see_reserved(beside);
+    }
+
+    void foreign_gone(size_t len, uint64_t beside) {
+        see_reserved(beside);
+        for (size_t which : {size_t{0}, LARGE}) {
+            own_.segment[which].decrease(1);
+            own_.reserved_bytes[which].decrease(len);
+        }
+    }
+
     size_t live_bytes() const { return static_cast<size_t>(own_.allocated_bytes[0].current); }
+    size_t foreign_bytes() const { return static_cast<size_t>(own_.reserved_bytes[0].current); }
 
     // All of them, with what the pool knows. `pool` is zero for a device without one.
     DeviceStats report(const vmm_stats_t &pool) {
@@ -68,21 +86,24 @@ class Statistics {
         auto peak = static_cast<int64_t>(pool.peak_active_bytes);
         stats.active_bytes[0].peak = std::max(stats.active_bytes[0].peak, peak);
         stats.requested_bytes[0].peak = std::max(stats.requested_bytes[0].peak, peak - rounding);
+        see_reserved(pool.reserved_bytes);
         for (size_t which : {size_t{0}, LARGE}) {
+            // Beside these there is what allocators of users gave.
             Stat &reserved = stats.reserved_bytes[which];
-            reserved.current = static_cast<int64_t>(pool.reserved_bytes);
-            reserved.peak = static_cast<int64_t>(pool.peak_reserved_bytes);
-            reserved.freed = static_cast<int64_t>(pool.frames_released_bytes - base_.frames_released_bytes);
-            reserved.allocated = static_cast<int64_t>(made(pool) - made(base_));
+            reserved.current += static_cast<int64_t>(pool.reserved_bytes);
+            reserved.peak = std::max({reserved_peak_, static_cast<int64_t>(pool.peak_reserved_bytes),
+                                      stats.allocated_bytes[0].peak});
+            reserved.freed += static_cast<int64_t>(pool.frames_released_bytes - base_.frames_released_bytes);
+            reserved.allocated += static_cast<int64_t>(made(pool) - made(base_));
             Stat &segment = stats.segment[which];
-            segment.current = static_cast<int64_t>(pool.frames);
+            segment.current += static_cast<int64_t>(pool.frames);
             frames_peak_ = std::max(frames_peak_, segment.current);
             segment.peak = frames_peak_;
-            segment.allocated = static_cast<int64_t>(pool.frames_made - base_.frames_made);
-            segment.freed = static_cast<int64_t>(pool.frames_released - base_.frames_released);
+            segment.allocated += static_cast<int64_t>(pool.frames_made - base_.frames_made);
+            segment.freed += static_cast<int64_t>(pool.frames_released - base_.frames_released);
         }
-        stats.num_device_alloc = static_cast<int64_t>(pool.frames_made - base_.frames_made);
-        stats.num_device_free = static_cast<int64_t>(pool.frames_released - base_.frames_released);
+        stats.num_device_alloc = stats.segment[0].allocated;
+        stats.num_device_free = stats.segment[0].freed;
         stats.num_sync_all_streams = static_cast<int64_t>(pool.host_waits - base_.host_waits);
         return stats;
     }
@@ -97,7 +118,9 @@ class Statistics {
     // The pool's own peaks are reset as well.
     void reset_peaks(const vmm_stats_t &pool) {
         each([](Stat &stat) { stat.reset_peak(); });
-        frames_peak_ = static_cast<int64_t>(pool.frames);
+        frames_peak_ = own_.segment[0].current + static_cast<int64_t>(pool.frames);
+        reserved_peak_ = 0;
+        see_reserved(pool.reserved_bytes);
     }
 
   private:
@@ -107,8 +130,14 @@ class Statistics {
         return pool.reserved_bytes + pool.frames_released_bytes;
     }
 
+    void see_reserved(uint64_t beside) {
+        auto now = own_.reserved_bytes[0].current + static_cast<int64_t>(beside);
+        reserved_peak_ = std::max(reserved_peak_, now);
+    }
+
     template <typename Change> void each(Change change) {
-        for (StatArray *array : {&own_.allocation, &own_.allocated_bytes, &own_.requested_bytes}) {
+        for (StatArray *array : {&own_.allocation, &own_.allocated_bytes, &own_.requested_bytes,
+                                 &own_.segment, &own_.reserved_bytes}) {
             for (Stat &stat : *array) {
                 change(stat);
             }
@@ -120,6 +149,8 @@ class Statistics {
     vmm_stats_t base_ = {};
     // The most pieces of memory that were seen: the pool keeps no peak of them.
     int64_t frames_peak_ = 0;
+    // The most reserved memory that was seen, that of users' allocators included.
+    int64_t reserved_peak_ = 0;
 };
 
 } // namespace vmm
