@@ -90,6 +90,7 @@ class Choosing(unittest.TestCase):
             "frame_kind": 2,
             "log_level": 2,
             "device_kind": 0,
+            "frame_kind_is_a_guess": 0,
         }
         self.assertEqual(found, expected)
 
@@ -103,7 +104,9 @@ class Choosing(unittest.TestCase):
             ("device", "16", "8", 0),
         ):
             environ = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": local}
-            self.assertEqual(Options(frames=frames).settings(environ).frame_kind, kind)
+            settings = Options(frames=frames).settings(environ)
+            self.assertEqual(settings.frame_kind, kind)
+            self.assertEqual(settings.frame_kind_is_a_guess, frames == "auto")
 
 
 class Structs(unittest.TestCase):

@@ -25,6 +25,10 @@ class Stats(ctypes.Structure):
     ]
 
 
+# By the numbers of `vmm_frame_kind_t`.
+FRAME_KINDS = ("device", "exportable", "rdma", "host")
+
+
 def path():
     """Where libvmm.so lies: `VMM_LIBRARY`, or in this package."""
     named = os.environ.get("VMM_LIBRARY")
@@ -65,7 +69,8 @@ class Library:
     def stats(self, pool):
         figures = Stats(size=ctypes.sizeof(Stats))
         self._check(self._lib.vmm_stats(pool, ctypes.byref(figures)))
-        return {name: getattr(figures, name) for name, _ in Stats._fields_[1:]}
+        found = {name: getattr(figures, name) for name, _ in Stats._fields_[1:]}
+        return {**found, "frame_kind": FRAME_KINDS[figures.frame_kind]}
 
     def trim(self, pool, keep, wait):
         released = ctypes.c_uint64()

@@ -34,6 +34,7 @@ class Settings(ctypes.Structure):
         ("frame_kind", ctypes.c_uint32),
         ("log_level", ctypes.c_uint32),
         ("device_kind", ctypes.c_uint32),
+        ("frame_kind_is_a_guess", ctypes.c_uint32),
     ]
 
 
@@ -52,7 +53,8 @@ class Options:
         "long" (10 min).
     frames: "device", "exportable" (to other processes), "rdma" (network cards can register it), or
         "auto": in a job of several processes (`WORLD_SIZE` above 1) "exportable" if all are on one
-        machine (`LOCAL_WORLD_SIZE`), else "rdma"; "device" otherwise.
+        machine (`LOCAL_WORLD_SIZE`), else "rdma", or what of these the device offers; "device"
+        otherwise.
     log: what is written to standard error: "off", "info", "debug".
     door: "full" (needs a C++ compiler once for each PyTorch), "plain" (needs none and offers
         less), or "auto": full where that can be had, else plain with a warning that says why.
@@ -99,6 +101,7 @@ class Options:
             cross_stream=CROSS_STREAM[self.cross_stream],
             frame_kind=FRAMES[self.frame_kind(environ)],
             log_level=LOG[self.log],
+            frame_kind_is_a_guess=self.frames == "auto",
         )
 
 

@@ -5,10 +5,6 @@ from .installing import installed
 from .options import parse_bytes, parse_limit
 
 
-# By the numbers of `vmm_frame_kind_t`.
-FRAME_KINDS = ("device", "exportable", "rdma", "host")
-
-
 def stats(device=None):
     """The figures of the pool of a device, as a dictionary; without a device those of all devices
     in use, by their numbers.
@@ -78,7 +74,6 @@ def _derived(figures):
         figures["peak_requested_bytes"], figures["peak_reserved_bytes"]
     )
     figures["driver_calls"] = sum(figures[name] for name in calls)
-    figures["frame_kind"] = FRAME_KINDS[figures["frame_kind"]]
     return figures
 
 

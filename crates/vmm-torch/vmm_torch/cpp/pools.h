@@ -20,6 +20,7 @@ struct vmm_torch_settings_t {
     uint32_t frame_kind;      // a vmm_frame_kind_t
     uint32_t log_level;       // 0 nothing, 1 what happens seldom, 2 each failed allocation too
     uint32_t device_kind;     // a vmm_device_kind_t; tests take the mock
+    uint32_t frame_kind_is_a_guess; // 1: lesser kinds do as well where the device does not offer it
 };
 }
 
@@ -111,6 +112,12 @@ class Pools {
         options.peer_count = peers_[index].size();
         vmm_pool_t *pool = nullptr;
         vmm_status_t status = lib.pool_create(&options, &pool);
+        // A kind of frames that nobody named is given up where the device does not offer it.
+        while (status == VMM_NOT_SUPPORTED && settings_.frame_kind_is_a_guess != 0 &&
+               options.frame_kind != VMM_FRAME_DEVICE) {
+            --options.frame_kind;
+            status = lib.pool_create(&options, &pool);
+        }
         if (status != VMM_OK) {
             throw std::runtime_error(format("vmm_torch: no memory pool on device %d: %s", device,
                                             fault(status).c_str()));

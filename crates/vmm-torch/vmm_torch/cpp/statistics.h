@@ -98,7 +98,7 @@ class Statistics {
             Stat &segment = stats.segment[which];
             segment.current += static_cast<int64_t>(pool.frames);
             frames_peak_ = std::max(frames_peak_, segment.current);
-            segment.peak = frames_peak_;
+            segment.peak = std::max(frames_peak_, static_cast<int64_t>(pool.peak_frames));
             segment.allocated += static_cast<int64_t>(pool.frames_made - base_.frames_made);
             segment.freed += static_cast<int64_t>(pool.frames_released - base_.frames_released);
         }
