@@ -78,9 +78,12 @@ fn records_like(recorded: &Recorded<'_>, policy: &PolicyOption) -> bool {
 
 /// Whether a policy is a model of that allocator, whatever its settings.
 fn is_variant(recorded: &Recorded<'_>, policy: &PolicyOption) -> bool {
-    let is_torch =
-        matches!(policy.manager, Manager::Model(Policy::Native(_) | Policy::Expandable(_)));
-    recorded.allocator == Allocator::PyTorch && is_torch
+    let is_same = match policy.manager {
+        Manager::Model(Policy::Native(_)) => !recorded.is_expandable,
+        Manager::Model(Policy::Expandable(_)) => recorded.is_expandable,
+        Manager::Model(_) | Manager::Pool { .. } => false,
+    };
+    recorded.allocator == Allocator::PyTorch && is_same
 }
 
 fn row(

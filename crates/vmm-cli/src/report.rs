@@ -68,7 +68,7 @@ pub(crate) fn failed_in_the_recording(trace: &str, failed: u64) -> Option<String
         1 => "1 request failed in the recording and is not part of this".to_owned(),
         _ => format!("{failed} requests failed in the recording and are not part of this"),
     };
-    Some(format!("{trace}: {what}; 'vmm inspect' says what the program needs with what failed"))
+    Some(format!("{trace}: {what}; 'vmm inspect' counts them"))
 }
 
 /// A line for each lease with wrong bytes that is known by name, and one for complaints.

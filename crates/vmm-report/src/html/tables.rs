@@ -274,10 +274,12 @@ fn causes(inspection: &Inspection) -> String {
     rows.push(line("reserved", &|m| bytes(m.causes.reserved)));
     rows.push(line("judged by a request of", &|m| asked(&m.judged_by)));
     rows.push(line("largest block that could be served", &|m| bytes(m.largest_servable_bytes)));
-    rows.push(line("next to fail", &|m| match &m.next {
-        None => "nothing".to_owned(),
-        Some(next) => asked(next),
-    }));
+    if inspection.has_history {
+        rows.push(line("next to fail", &|m| match &m.next {
+            None => "nothing".to_owned(),
+            Some(next) => asked(next),
+        }));
+    }
     text.push_str(&table(&header, rows));
     text + "</div>"
 }
