@@ -114,11 +114,11 @@ impl Layout {
 
     /// For a window of a few hundred pixels.
     pub(crate) const NARROW: Self = Self {
-        room: Room { left: LEFT, width: 340.0 },
+        room: Room { left: LEFT, width: 368.0 },
         is_narrow: true,
         bars: LEFT,
-        longest: 130.0,
-        longest_call: 316.0,
+        longest: 150.0,
+        longest_call: 344.0,
         class: "narrow",
     };
 }

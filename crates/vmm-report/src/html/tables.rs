@@ -195,7 +195,7 @@ pub(super) fn findings(picture: &Picture) -> String {
         text.push_str("</div>");
     }
     if !inspection.settings.is_empty() {
-        text.push_str("<div><h3>Settings in force</h3>");
+        text.push_str("<div class=\"settings\"><h3>Settings in force</h3>");
         let rows = inspection.settings.iter();
         text.push_str(&table(&[], rows.map(|(k, v)| vec![escaped(k), escaped(v)])));
         text.push_str("</div>");

@@ -153,7 +153,7 @@ class Chart {
     new ResizeObserver(() => this.draw()).observe(canvas);
     if (this.small) return;
     canvas.addEventListener("pointermove", e => this.move(e));
-    canvas.addEventListener("pointerleave", () => { tip.hidden = true; device.pointer = null; device.redraw(); });
+    canvas.addEventListener("pointerleave", () => { tip.hidden = true; device.pointer = null; this.hovered = undefined; device.redraw(); });
     if (this.kind === "peak") return;
     canvas.tabIndex = 0;
     canvas.addEventListener("wheel", e => {
