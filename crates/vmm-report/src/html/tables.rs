@@ -62,7 +62,10 @@ pub(super) fn ranks(pictures: &[Picture]) -> String {
             reserved.map_or_else(|| "-".to_owned(), |_| level(inspection.worst())),
         ];
         row.extend(has_policies.then(|| least_budget(inspection)));
-        row.extend([time(inspection.duration_us), inspection.events.to_string()]);
+        row.extend(match inspection.has_history {
+            true => [time(inspection.duration_us), inspection.events.to_string()],
+            false => ["-".to_owned(), "-".to_owned()],
+        });
         row
     });
     let mut text = wide_table(&header, rows);
