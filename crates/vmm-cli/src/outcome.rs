@@ -34,10 +34,17 @@ pub(crate) struct Outcome {
     /// What came of the check.
     #[serde(skip)]
     pub(crate) remark: Option<&'static str>,
-    /// Whether the trace has pools of captured graphs that the model does not keep apart.
+    /// What is to be known of its figures for this trace.
     #[serde(skip)]
-    pub(crate) mixes_pools: bool,
+    pub(crate) caveats: Vec<&'static str>,
 }
+
+/// Of a trace with pools of captured graphs, where a model puts all in one.
+const MIXES_POOLS: &str = "pools of captured graphs are not kept apart, so it may need more";
+
+/// Of RMM's pool, which grows to twice its length where nothing limits it.
+const GROWS_OTHERWISE: &str = "under a limit it grows in other steps, by half of what is left, and needs \
+                               a larger limit than what it reserves without one";
 
 /// Both kinds have the same keys.
 #[derive(Clone, Debug, Serialize)]
@@ -109,7 +116,7 @@ impl Outcome {
         })?;
         "mock".clone_into(&mut result.device);
         let figures = Figures::Pool(Box::new(result));
-        Ok(Self { figures, checked: None, remark: None, mixes_pools: false })
+        Ok(Self { figures, checked: None, remark: None, caveats: Vec::new() })
     }
 
     fn of_model(
@@ -137,11 +144,20 @@ impl Outcome {
             Ok((result.failures == 0).then_some(result.limit_bytes).flatten())
         })?;
         let (fidelity, remark) = model.fidelity();
+        let mut caveats = Vec::new();
+        if trace.pools.len() > 1 && !model.keeps_pools_apart() {
+            caveats.push(MIXES_POOLS);
+        }
+        if matches!(model, Policy::RmmPool { .. })
+            && result.budget_bytes > Some(result.peak_reserved_bytes)
+        {
+            caveats.push(GROWS_OTHERWISE);
+        }
         Ok(Self {
             figures: Figures::Model(Box::new(result)),
             checked: Some(fidelity.name()),
             remark: Some(remark),
-            mixes_pools: trace.pools.len() > 1 && !model.keeps_pools_apart(),
+            caveats,
         })
     }
 
@@ -236,6 +252,11 @@ impl Outcome {
 
     pub(crate) fn failures(&self) -> u64 {
         field!(self, failures)
+    }
+
+    /// Allocations that failed in the recording, which are no part of this.
+    pub(crate) fn recorded_failures(&self) -> u64 {
+        field!(self, recorded_failures)
     }
 
     /// Memory over time, where it was asked for.

@@ -7,26 +7,29 @@ use std::num::NonZeroUsize;
 use vmm_models::{Fidelity, Policy};
 use vmm_replay::{OpCalls, ReplaySettings, Sample};
 use vmm_report::{Allocator, PolicyRow, Recorded, with_failures_served};
-use vmm_trace::DeviceTrace;
+use vmm_trace::{DeviceTrace, EventKind};
 
 /// Points of the curves of what a policy had reserved, before those without a change are left out.
 const CURVE_SAMPLES: NonZeroUsize = NonZeroUsize::new(1 << 20).expect("not zero");
 
 /// A row for the recorded allocator, where the file says what it reserved, and one for each policy: those
 /// that were named on the command line, or the usual ones. A trace without allocations gives no rows but
-/// the first.
+/// the first, and a file without history none.
 pub(crate) fn policies(
     name: &str,
     recorded: &Recorded<'_>,
     named: &[PolicyOption],
     shows_progress: bool,
 ) -> Vec<PolicyRow> {
+    if !recorded.has_history() {
+        return Vec::new();
+    }
     let mut rows: Vec<PolicyRow> = recorded_row(recorded).into_iter().collect();
     let trace = with_failures_served(recorded);
-    if trace.tensor_count == 0 {
+    if !trace.events.iter().any(|event| matches!(event.kind, EventKind::Alloc { .. })) {
         return rows;
     }
-    let usual = PolicyOption::beside_a_program();
+    let usual = PolicyOption::beside_a_program(recorded.allocator);
     for policy in if named.is_empty() { &usual } else { named } {
         // Lines and bars are for models that are known to be right, and for what somebody asked for.
         let is_drawn = !named.is_empty() || policy.fidelity() != Some(Fidelity::Unchecked);
@@ -34,6 +37,7 @@ pub(crate) fn policies(
         let mut report = |done: usize, total: usize| progress.at(done as u64, total as u64);
         rows.push(PolicyRow {
             is_recorded: records_like(recorded, policy),
+            is_variant: is_variant(recorded, policy),
             ..row(&trace, policy, is_drawn, &mut report)
         });
     }
@@ -72,6 +76,16 @@ fn records_like(recorded: &Recorded<'_>, policy: &PolicyOption) -> bool {
     }
 }
 
+/// Whether a policy is a model of that allocator, whatever its settings.
+fn is_variant(recorded: &Recorded<'_>, policy: &PolicyOption) -> bool {
+    let is_same = match policy.manager {
+        Manager::Model(Policy::Native(_)) => !recorded.is_expandable,
+        Manager::Model(Policy::Expandable(_)) => recorded.is_expandable,
+        Manager::Model(_) | Manager::Pool { .. } => false,
+    };
+    recorded.allocator == Allocator::PyTorch && is_same
+}
+
 fn row(
     trace: &DeviceTrace,
     policy: &PolicyOption,
@@ -97,9 +111,7 @@ fn row(
         false => Default::default(),
     };
     PolicyRow {
-        remark: outcome
-            .mixes_pools
-            .then(|| "pools of captured graphs are not kept apart, so it may need more".to_owned()),
+        remark: Some(outcome.caveats.join("; ")).filter(|remark| !remark.is_empty()),
         failures: usize::try_from(outcome.failures()).unwrap_or(usize::MAX),
         peak_reserved_bytes: Some(outcome.reserved_bytes()),
         smallest_budget_bytes: outcome.budget_bytes(),

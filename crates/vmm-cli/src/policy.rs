@@ -5,6 +5,7 @@ use std::str::FromStr;
 use vmm_core::placement::PlacementKind;
 use vmm_models::{Fidelity, Policy, PolicyError, TorchOptions};
 use vmm_replay::{Amount, Placed, PlacedError};
+use vmm_report::Allocator;
 
 /// The settings of this pool.
 const POOL_KEYS: &str = "limit, target";
@@ -25,8 +26,8 @@ const COMPARED: [&str; 12] = [
     "cudamalloc",
 ];
 
-/// What is set beside a recorded program if nothing is named: what its user can choose by a setting of
-/// `PyTorch`, and this pool.
+/// What is set beside a program of `PyTorch` if nothing is named: what its user can choose by a setting,
+/// and this pool.
 const BESIDE_A_PROGRAM: [&str; 6] = [
     "vmm",
     "native",
@@ -35,6 +36,9 @@ const BESIDE_A_PROGRAM: [&str; 6] = [
     "native:roundup_power2_divisions=4",
     "async",
 ];
+
+/// The same beside a log of RMM: its own resources, and `PyTorch`'s allocator for comparison.
+const BESIDE_RMM: [&str; 6] = ["vmm", "rmm-pool", "rmm-arena", "async", "native", "expandable"];
 
 /// A memory manager and its settings, as on a command line.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,8 +74,11 @@ impl PolicyOption {
 
     /// What `vmm inspect` and `vmm report` set beside a recorded program if nothing is named.
     #[must_use]
-    pub fn beside_a_program() -> Vec<Self> {
-        Self::all(&BESIDE_A_PROGRAM)
+    pub fn beside_a_program(allocator: Allocator) -> Vec<Self> {
+        Self::all(match allocator {
+            Allocator::PyTorch | Allocator::Vmm => &BESIDE_A_PROGRAM,
+            Allocator::Unknown => &BESIDE_RMM,
+        })
     }
 
     fn all(texts: &[&str]) -> Vec<Self> {
@@ -221,7 +228,10 @@ mod tests {
             defaults.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(texts(PolicyOption::compared()), COMPARED);
-        assert_eq!(texts(PolicyOption::beside_a_program()), BESIDE_A_PROGRAM);
+        let beside = |allocator| texts(PolicyOption::beside_a_program(allocator));
+        assert_eq!(beside(Allocator::PyTorch), BESIDE_A_PROGRAM);
+        assert_eq!(beside(Allocator::Vmm), BESIDE_A_PROGRAM);
+        assert_eq!(beside(Allocator::Unknown), BESIDE_RMM);
     }
 
     #[test]

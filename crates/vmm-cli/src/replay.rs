@@ -5,7 +5,7 @@ use crate::exit::Exit;
 use crate::inputs::trace_files;
 use crate::options::ReplayOptions;
 use crate::progress::Progress;
-use crate::recordings::bad_input;
+use crate::recordings::{bad_input, unreadable};
 use crate::report;
 use crate::terminal::Terminal;
 use std::path::Path;
@@ -78,7 +78,7 @@ impl Command<'_> {
     fn file(&self, path: &Path, results: &mut Vec<ReplayResult>) -> Exit {
         let trace = match self.read(path) {
             Ok(trace) => trace,
-            Err(error) => return bad_input(&error.to_string()),
+            Err(error) => return bad_input(&unreadable(&error)),
         };
         let devices: Vec<&DeviceTrace> =
             trace.devices.iter().filter(|device| !device.events.is_empty()).collect();

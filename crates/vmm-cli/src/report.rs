@@ -54,8 +54,21 @@ pub(crate) fn table(results: &[ReplayResult], coloured: bool) -> String {
             let _ = writeln!(text, "{}: the first that failed: {failure}", result.trace);
         }
         describe_faults(result, &mut text);
+        if let Some(line) = failed_in_the_recording(&result.trace, result.recorded_failures) {
+            let _ = writeln!(text, "{line}");
+        }
     }
     text
+}
+
+/// What a replay of a recording leaves out, in one line: requests that failed in it.
+pub(crate) fn failed_in_the_recording(trace: &str, failed: u64) -> Option<String> {
+    let what = match failed {
+        0 => return None,
+        1 => "1 request failed in the recording and is not part of this".to_owned(),
+        _ => format!("{failed} requests failed in the recording and are not part of this"),
+    };
+    Some(format!("{trace}: {what}; 'vmm inspect' counts them"))
 }
 
 /// A line for each lease with wrong bytes that is known by name, and one for complaints.
@@ -181,6 +194,7 @@ mod tests {
             waits: 0,
             host_ns_per_op: Some(98.76),
             failures: 0,
+            recorded_failures: 0,
             first_failure: None,
             device_calls: CallAccount::new(|op| match op {
                 DeviceOp::Map => OpCalls { count: 300, time_ns: 1_200_000 },
@@ -210,6 +224,7 @@ mod tests {
         failed.failures = 17;
         failed.first_failure = Some("out of memory: 512 bytes asked for".to_owned());
         failed.waits = 3;
+        failed.recorded_failures = 2;
         let mut silent = result("rmm_log#1", 6 << 20, 0.0);
         silent.recorded_peak_reserved_bytes = None;
         silent.duration_us = 0;

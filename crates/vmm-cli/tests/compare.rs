@@ -175,6 +175,80 @@ fn who_keeps_the_pools_of_graphs_apart_needs_more() {
     assert!(!plain.contains("captured graphs"), "{plain}");
 }
 
+/// 100 MiB are in use when 300 more are asked for in vain.
+fn program_that_fails(path: &Path) {
+    let entry = |time_us, action, addr, size| Entry {
+        action,
+        addr,
+        size,
+        stream: 0,
+        time_us,
+        pool: (0, 0),
+        frames: Vec::new(),
+    };
+    let entries = vec![
+        entry(0, Action::Alloc, 1 << 40, 100 << 20),
+        entry(20_000, Action::Oom, 50 << 20, 300 << 20),
+        entry(40_000, Action::FreeRequested, 1 << 40, 100 << 20),
+        entry(40_000, Action::FreeCompleted, 1 << 40, 100 << 20),
+    ];
+    let snapshot = Snapshot { device_traces: vec![entries], ..Snapshot::default() };
+    write_file(path, &snapshot).expect("writable");
+}
+
+#[test]
+fn requests_that_failed_in_the_recording_are_left_out_and_that_is_said() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("failing.pickle");
+    program_that_fails(&path);
+    let path = path.to_str().expect("UTF-8");
+    let note = "failing: 1 request failed in the recording and is not part of this; 'vmm inspect'";
+    for args in [&["compare", path, "--policy", "native"][..], &["replay", path, "--budget"]] {
+        let (code, out, err) = vmm(args);
+        assert_eq!((code, err.as_str(), out.matches(note).count()), (0, "", 1), "{out}");
+    }
+    let markdown = compared(&[path, "--policy", "native", "--markdown"]);
+    assert!(markdown.contains(&format!("- {note}")), "{markdown}");
+    let (code, out, err) = vmm(&["compare", path, "--policy", "native", "--csv"]);
+    assert_eq!((code, out.lines().count()), (0, 2), "{out}");
+    assert!(err.starts_with(&format!("note: {note}")), "{err}");
+    for args in
+        [&["compare", path, "--policy", "vmm,native", "--json"][..], &["replay", path, "--json"]]
+    {
+        for object in parsed(&vmm(args).1) {
+            assert_eq!(object["recorded_failures"], 1);
+            assert_eq!(object["peak_requested_bytes"], 100 << 20);
+        }
+    }
+}
+
+/// Where nothing limits it, RMM's pool takes 26 and then 30 MiB for these two requests. Under a limit it
+/// begins with half of that, of which 2 MiB are too few for the second.
+#[test]
+fn a_pool_that_grows_otherwise_under_a_limit_says_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("steps.pickle");
+    let entry = |at: u64, mib: u64| Entry {
+        action: Action::Alloc,
+        addr: (1 << 40) + (at << 32),
+        size: mib << 20,
+        stream: 0,
+        time_us: at,
+        pool: (0, 0),
+        frames: Vec::new(),
+    };
+    let entries = vec![entry(0, 26), entry(1, 30)];
+    let snapshot = Snapshot { device_traces: vec![entries], ..Snapshot::default() };
+    write_file(&path, &snapshot).expect("writable");
+    let path = path.to_str().expect("UTF-8");
+    let json = compared(&[path, "--policy", "rmm-pool", "--json"]);
+    let of = |key: &str| parsed(&json)[0][key].as_u64().expect("a number") >> 20;
+    assert_eq!((of("peak_reserved_bytes"), of("budget_bytes")), (56, 58));
+    let table = compared(&[path, "--policy", "rmm-pool,rmm-arena"]);
+    let remark = "steps under rmm-pool: under a limit it grows in other steps";
+    assert!(table.contains(remark), "{table}");
+}
+
 #[test]
 fn wrong_command_lines() {
     let shown: Vec<String> = [

@@ -79,7 +79,7 @@ impl Policy {
                 "peaks within 1 % of 14 recordings of PyTorch 2.11, reserved memory over time within 1 %",
             ),
             Self::Expandable(options) if *options == TorchOptions::default() => {
-                (Fidelity::Live, "peaks within 5 % of 14 live runs of PyTorch 2.11")
+                (Fidelity::Live, "peaks within 2 % of 14 live runs of PyTorch 2.11")
             }
             Self::Native(_) | Self::Expandable(_) => {
                 (Fidelity::Unchecked, "no recording has these settings")

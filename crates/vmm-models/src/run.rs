@@ -6,7 +6,7 @@ use crate::model::{BlockId, Model, Release, Request};
 use crate::policy::Policy;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
-use vmm_replay::{Amount, ReplayResult, Sample, Tail};
+use vmm_replay::{Amount, ReplayResult, Sample, Tail, recorded_failures};
 use vmm_trace::{DeviceTrace, EventKind};
 
 /// Events between two reports of progress.
@@ -253,6 +253,7 @@ impl Run {
             waits: self.driver.waits,
             host_ns_per_op: None,
             failures: self.failures,
+            recorded_failures: recorded_failures(trace),
             first_failure: None,
             device_calls: self.driver.calls,
             worker_device_calls: ModelCalls::default(),

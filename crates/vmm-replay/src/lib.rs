@@ -35,7 +35,7 @@ pub use contents::{CheckResult, Contents, Faults, SHOWN_LEASES, WrongLease};
 pub use metered::Metered;
 pub use paced::{Ground, Paced};
 pub use replay::{ReplayError, replay, replay_checked};
-pub use result::{ReplayResult, Sample};
+pub use result::{ReplayResult, Sample, recorded_failures};
 pub use settings::{Placed, PlacedError, ReplaySettings, Upkeep};
 pub use tail::Tail;
 pub use timeline::Timeline;

@@ -3,7 +3,7 @@
 use crate::amount::Amount;
 use crate::calls::CallAccount;
 use crate::contents::{Check, CheckResult, Contents};
-use crate::result::{ReplayResult, Sample};
+use crate::result::{ReplayResult, Sample, recorded_failures};
 use crate::schedule::{Call, MOST_STREAMS, PoolIndex, Schedule, Slot, StreamIndex};
 use crate::settings::{ReplaySettings, Upkeep};
 use crate::source::{Memory, Source, Sources};
@@ -203,6 +203,7 @@ where
         // A tenth of a nanosecond is already more than the clock tells.
         host_ns_per_op: Some((run.stopwatch.ns_per(run.operations) * 10.0).round() / 10.0),
         failures: run.failures,
+        recorded_failures: recorded_failures(trace),
         first_failure: run.first_failure,
         device_calls,
         worker_device_calls: run.worker.calls,

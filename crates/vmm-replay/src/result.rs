@@ -3,6 +3,7 @@
 use crate::calls::CallAccount;
 use crate::contents::CheckResult;
 use serde::Serialize;
+use vmm_trace::{DeviceTrace, Event, EventKind};
 
 /// The figures of one trace under one policy; `C` accounts for device calls.
 ///
@@ -49,7 +50,11 @@ pub struct ReplayResult<C = CallAccount> {
     pub host_ns_per_op: Option<f64>,
     /// Allocations that failed for want of memory.
     pub failures: u64,
-    /// What was said of the first of them. Not serialized; `None` of a model.
+    /// Allocations that failed in the recording. They are no part of a replay: what the program needed for
+    /// them is not counted. Left out of the output where there are none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub recorded_failures: u64,
+    /// What was said of the first failure of the replay. Not serialized; `None` of a model.
     #[serde(skip)]
     pub first_failure: Option<String>,
     /// The device calls made on the allocating thread, by operation. Their time is `driver_time_us`
@@ -85,6 +90,18 @@ pub struct Sample {
     pub live_bytes: u64,
     /// Physical memory that the pool held.
     pub reserved_bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// How many allocations failed in a recording.
+#[must_use]
+pub fn recorded_failures(trace: &DeviceTrace) -> u64 {
+    let failed = |event: &&Event| matches!(event.kind, EventKind::Oom { .. });
+    trace.events.iter().filter(failed).count() as u64
 }
 
 impl<C> ReplayResult<C> {

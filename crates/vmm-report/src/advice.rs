@@ -14,6 +14,11 @@ const WORTH_A_LINE: f64 = 0.05;
 /// Advice, most useful first. Never empty.
 pub(crate) fn advise(inspection: &Inspection) -> Vec<String> {
     let mut advice = Vec::new();
+    if !inspection.has_history {
+        advice.push(about_recording(inspection));
+        about_causes(inspection, &mut advice);
+        return advice;
+    }
     if let Some(oom) = inspection.ooms.first() {
         advice.push(about_failure(inspection, oom));
     } else {
@@ -40,6 +45,24 @@ pub(crate) fn advise(inspection: &Inspection) -> Vec<String> {
         });
     }
     advice
+}
+
+/// What a file without history cannot say, and how to get one with it.
+fn about_recording(inspection: &Inspection) -> String {
+    let how = match inspection.allocator {
+        Allocator::Vmm => {
+            "The pool's snapshot of itself holds one moment: who asked when, and what the program needs, \
+             is not in it. Under PyTorch"
+        }
+        Allocator::PyTorch | Allocator::Unknown => {
+            "The snapshot was taken with the recording off and holds one moment: who asked when, and \
+             what the program needs, is not in it. To record that,"
+        }
+    };
+    format!(
+        "{how} call torch.cuda.memory._record_memory_history() before the work starts, and \
+         torch.cuda.memory._dump_snapshot(\"run.pickle\") at its end."
+    )
 }
 
 /// Whether anything would have served the request that failed.

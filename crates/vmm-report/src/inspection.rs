@@ -30,6 +30,9 @@ pub struct Inspection {
     pub events: usize,
     /// From the first event to the last.
     pub duration_us: u64,
+    /// Whether the file says how memory came to be as it is at its end. Without that the end is the
+    /// only moment, and `peak` is that too.
+    pub has_history: bool,
     /// Streams.
     pub streams: usize,
     /// Pools of captured graphs, or that users made.
@@ -71,7 +74,7 @@ pub struct OutOfMemory {
     /// Bytes that pools of captured graphs kept beside what was live in them. No allocator gives them to
     /// others; the pool of the request is left out.
     pub kept_by_graphs_bytes: u64,
-    /// The state that it met.
+    /// The state that it met, at the time at which it failed.
     pub moment: Moment,
 }
 
@@ -134,8 +137,11 @@ impl Inspection {
             moments[at].1.clone()
         };
         let knows_reserved = trace.recorded_peak_reserved_bytes() > 0;
-        let peak = take(timeline.peak_requested_at);
-        let has_other = knows_reserved && timeline.peak_reserved_at != timeline.peak_requested_at;
+        let has_history = recorded.has_history();
+        let peak = take(if has_history { timeline.peak_requested_at } else { trace.events.len() });
+        let has_other = has_history
+            && knows_reserved
+            && timeline.peak_reserved_at != timeline.peak_requested_at;
         let reserved_peak = has_other.then(|| take(timeline.peak_reserved_at));
         let end = take(trace.events.len());
         let failures: Vec<usize> = stops.ooms.iter().map(|oom| oom.count).collect();
@@ -145,7 +151,7 @@ impl Inspection {
             .drain(..)
             .zip(&graphs.idle)
             .map(|(oom, idle)| {
-                let moment = take(oom.count);
+                let moment = Moment { time_us: oom.time_us, ..take(oom.count) };
                 // The walk stood before the event, so the failed request is the next.
                 let wanted = moment.next.clone().expect("a failed request is a miss");
                 let others = (0..).zip(idle).filter(|(pool, _)| *pool != wanted.pool);
@@ -164,6 +170,7 @@ impl Inspection {
             allocator: recorded.allocator,
             events: trace.events.len(),
             duration_us: trace.duration_us(),
+            has_history,
             streams: trace.streams.len(),
             graph_pools: trace.pools.len().saturating_sub(1),
             peak_requested_bytes: trace.peak_requested_bytes(),
@@ -172,7 +179,10 @@ impl Inspection {
             peak,
             reserved_peak,
             end,
-            growths: growths(recorded, &names, smallest.max(1)),
+            growths: match has_history {
+                true => growths(recorded, &names, smallest.max(1)),
+                false => Vec::new(),
+            },
             ooms,
             oom_count: stops.oom_count,
             settings: in_force(&file.trace.settings),
@@ -203,11 +213,17 @@ impl Inspection {
 
     /// Policies by the smallest limit under which they serve every request, smallest first, and behind
     /// the others those that are unchecked models. What failed under an allocator is not served by a
-    /// model of it.
+    /// model of it, nor by one with other settings that change nothing.
     #[must_use]
     pub fn by_budget(&self) -> Vec<(&PolicyRow, u64)> {
+        let figures = |row: &PolicyRow| (row.peak_reserved_bytes, row.smallest_budget_bytes);
+        let has_failed = |row: &PolicyRow| {
+            let mut models = self.policies.iter().filter(|other| other.is_recorded);
+            row.is_recorded
+                || (row.is_variant && models.any(|model| figures(model) == figures(row)))
+        };
         let failed = !self.ooms.is_empty();
-        let rows = self.policies.iter().filter(|row| !(failed && row.is_recorded));
+        let rows = self.policies.iter().filter(|row| !(failed && has_failed(row)));
         let mut known: Vec<_> =
             rows.filter_map(|row| Some((row, row.smallest_budget_bytes?))).collect();
         known.sort_by_key(|&(row, budget)| (row.is_unchecked, budget));
@@ -238,6 +254,8 @@ struct Stops {
 struct OomStop {
     /// Events before the failure.
     count: usize,
+    /// Of the failure itself.
+    time_us: u64,
     device_free: u64,
 }
 
@@ -245,7 +263,9 @@ impl Stops {
     fn of(recorded: &Recorded<'_>, timeline: &Timeline) -> Self {
         let events = &recorded.trace.events;
         let failures = events.iter().enumerate().filter_map(|(count, event)| match event.kind {
-            EventKind::Oom { device_free, .. } => Some(OomStop { count, device_free }),
+            EventKind::Oom { device_free, .. } => {
+                Some(OomStop { count, time_us: event.time_us, device_free })
+            }
             _ => None,
         });
         let mut ooms: Vec<OomStop> = failures.collect();

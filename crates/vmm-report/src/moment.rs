@@ -75,9 +75,7 @@ impl Moment {
         count: usize,
     ) -> Self {
         let memory = &walk.memory;
-        let next = references
-            .next_miss(count)
-            .or_else(|| last_that_fails(recorded, references, memory, count));
+        let next = next_to_fail(recorded, references, memory, count);
         let reference = references.after(count);
         let tensors =
             memory.blocks().map(|(id, block)| (block.len, recorded.details.stacks[id as usize]));
@@ -96,6 +94,21 @@ impl Moment {
             owners: owners(names, tensors),
         }
     }
+}
+
+/// The request that would fail next if the device gave nothing more: what the recording shows to
+/// need new memory. At its end, where nothing more is asked for, what was asked for lately tells.
+pub(crate) fn next_to_fail(
+    recorded: &Recorded<'_>,
+    references: &References,
+    memory: &Memory,
+    count: usize,
+) -> Option<Request> {
+    let next = references.next_miss(count);
+    if next.is_some() || references.asks_after(count) || !recorded.has_history() {
+        return next;
+    }
+    last_that_fails(recorded, references, memory, count)
 }
 
 /// Of the last requests before a moment, the latest that free memory could not serve now: what the

@@ -10,6 +10,9 @@ pub struct PolicyRow {
     /// Whether it is what recorded the program, or a model of that.
     #[serde(skip)]
     pub is_recorded: bool,
+    /// Whether it is a model of what recorded the program, whatever its settings.
+    #[serde(skip)]
+    pub is_variant: bool,
     /// Whether it is a model that nothing was held against.
     #[serde(skip)]
     pub is_unchecked: bool,

@@ -36,6 +36,7 @@ pub struct Recorded<'a> {
     pub is_expandable: bool,
     /// How long its blocks are.
     lengths: Lengths,
+    has_history: bool,
     /// Tensors that are there at the end, by id.
     kept: HashMap<u32, KeptBlock>,
 }
@@ -96,8 +97,17 @@ impl<'a> Recorded<'a> {
             allocator,
             is_expandable,
             lengths,
+            has_history: has_history(trace, allocator),
             kept: kept_blocks(trace, details),
         }
+    }
+
+    /// Whether the file says how memory came to be as it is at its end. A snapshot that was taken with
+    /// the recording off has no events, and one that this project's pool writes of itself has
+    /// allocations only, all at one time.
+    #[must_use]
+    pub fn has_history(&self) -> bool {
+        self.has_history
     }
 
     /// A walk that stands before the first event.
@@ -150,6 +160,18 @@ impl<'a> Recorded<'a> {
         }
         misses
     }
+}
+
+fn has_history(trace: &DeviceTrace, allocator: Allocator) -> bool {
+    let mut events = trace
+        .events
+        .iter()
+        .filter(|e| !matches!(e.kind, EventKind::Snapshot | EventKind::Annotate));
+    let Some(first) = events.next() else { return false };
+    let is_live = |event: &Event| {
+        matches!(event.kind, EventKind::Alloc { .. }) && event.time_us == first.time_us
+    };
+    allocator != Allocator::Vmm || !is_live(first) || !events.all(is_live)
 }
 
 /// Whether the settings of `PyTorch` switch expandable segments on.

@@ -28,8 +28,8 @@ impl Moment {
         let judged_by = self.judged_by.sentence();
         let fails = match &self.next {
             None => format!(
-                "next to fail: nothing that was asked for lately; the causes are judged by a request of \
-                 {judged_by}"
+                "next to fail: nothing that the program is known to ask for; the causes are judged by a \
+                 request of {judged_by}"
             ),
             Some(next) if *next == self.judged_by => {
                 format!("next to fail, and what the causes are judged by: {judged_by}")

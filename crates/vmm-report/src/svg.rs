@@ -94,10 +94,10 @@ impl Svg {
     }
 
     /// The drawing as a part of the page, as wide as there is room, without the line of its title.
-    pub(crate) fn inline(&self, title: &str) -> String {
+    pub(crate) fn inline(&self, class: &str, title: &str) -> String {
         let Self { width, height, body } = self;
         format!(
-            "<svg viewBox=\"0 {TITLE} {width} {}\" role=\"img\" aria-label=\"{}\">{body}</svg>",
+            "<svg class=\"{class}\" viewBox=\"0 {TITLE} {width} {}\" role=\"img\" aria-label=\"{}\">{body}</svg>",
             height - TITLE,
             escaped(title)
         )

@@ -1,5 +1,7 @@
 //! Quantities as people read them.
 
+use crate::fragmentation::Level;
+
 /// Bytes with a unit, three digits or so: `95 MiB`, `5.3 GiB`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
@@ -54,13 +56,24 @@ pub fn time(us: u64) -> String {
     }
 }
 
-/// A share as percent.
+/// A time that was summed up in parts of a microsecond.
+#[must_use]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+pub fn rounded_time(us: f64) -> String {
+    time(us.round() as u64)
+}
+
+/// A share as percent. Rounding never moves it to another [`Level`]: there it has one digit more, or is
+/// rounded down.
 #[must_use]
 pub fn percent(share: f64) -> String {
+    let stays = |percent: f64| Level::of(percent / 100.0) == Level::of(share);
+    let tenths = share * 1e3;
     match share * 100.0 {
         p if p > 0.0 && p < 0.05 => "<0.1 %".to_owned(),
-        p if p == 0.0 || p >= 9.95 => format!("{p:.0} %"),
-        p => format!("{p:.1} %"),
+        p if (p == 0.0 || p >= 9.95) && stays(p.round()) => format!("{p:.0} %"),
+        p if stays(tenths.round() / 10.0) => format!("{p:.1} %"),
+        _ => format!("{:.1} %", tenths.floor() / 10.0),
     }
 }
 
@@ -83,6 +96,10 @@ mod tests {
         );
         assert_eq!([7, 1_500, 12_340_000].map(time), ["7 µs", "1.50 ms", "12.34 s"]);
         assert_eq!([0.0, 1e-5, 0.0123, 0.5].map(percent), ["0 %", "<0.1 %", "1.2 %", "50 %"]);
+        assert_eq!(["<0.1 %", "9.9 %", "9.9 %", "10 %"], [1e-5, 0.0994, 0.09996, 0.1].map(percent));
+        assert_eq!(["30 %", "29.9 %"], [0.3, 0.2999].map(percent), "low, medium and high stay so");
+        assert_eq!(["59.9 %", "59.9 %", "60 %"], [0.5989, 0.59999, 0.6].map(percent));
+        assert_eq!(["57 µs", "0 µs", "1.00 ms"], [56.84, 0.2, 999.7].map(rounded_time));
         assert_eq!(count(1, "tensor") + &count(2, "tensor"), "1 tensor2 tensors");
     }
 }

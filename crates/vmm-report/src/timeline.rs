@@ -3,6 +3,7 @@
 use vmm_trace::{Event, EventKind};
 
 use crate::fragmentation::Causes;
+use crate::moment::next_to_fail;
 use crate::recorded::{Recorded, Request};
 
 /// Most stretches of a timeline. A trace of a million events has some 15 in each; one with fewer
@@ -64,7 +65,8 @@ pub struct Sample {
     pub judged_by: u64,
     /// The longest request like it that free memory could serve, in bytes.
     pub servable: u64,
-    /// The length of the next request that found no room; `None` if all later ones were served.
+    /// The length of the request that would fail next; `None` if all that the program is known to ask
+    /// for would be served.
     pub next: Option<u64>,
 }
 
@@ -77,7 +79,8 @@ pub struct Timeline {
     pub samples: Vec<Sample>,
     /// How many events had happened when most was held; the first such moment.
     pub peak_requested_at: usize,
-    /// The same for most reserved, after the allocation that it was reserved for.
+    /// The same for most reserved, after the allocation that it was reserved for. Where it never rises,
+    /// the moment at which most of it is wasted while as much is reserved.
     pub peak_reserved_at: usize,
 }
 
@@ -97,7 +100,7 @@ impl Timeline {
                 causes: Causes::of(&walk.memory, &request),
                 judged_by: request.len,
                 servable: walk.memory.longest_hole(|kind| kind == request.kind),
-                next: requests.next_miss(count).map(|request| request.len),
+                next: next_to_fail(recorded, &requests, &walk.memory, count).map(|next| next.len),
             });
         }
         timeline
@@ -116,6 +119,7 @@ impl Timeline {
         let mut timeline = Self::default();
         let start = walk.memory.totals();
         let (mut most_held, mut most_reserved) = (start.held, start.reserved);
+        let mut steady = (start.reserved.saturating_sub(start.requested), 0);
         let mut picked: Vec<usize> = vec![0];
         let (mut most_waste, mut last) = (None, None);
         while let Some(index) = walk.step() {
@@ -155,12 +159,18 @@ impl Timeline {
             }
             last = Some(index + 1);
             let waste = totals.reserved.saturating_sub(totals.requested);
+            if totals.reserved == start.reserved && waste > steady.0 {
+                steady = (waste, index + 1);
+            }
             if most_waste.is_none_or(|(most, _)| waste > most) {
                 most_waste = Some((waste, index + 1));
             }
         }
         picked.extend(most_waste.map(|(_, at)| at).filter(|&at| Some(at) != last));
         picked.extend(last);
+        if most_reserved == start.reserved {
+            timeline.peak_reserved_at = steady.1;
+        }
         (timeline, picked)
     }
 }
@@ -192,6 +202,8 @@ pub(crate) struct References {
     large: Vec<(usize, Request)>,
     /// For traces without a miss.
     fallback: Request,
+    /// How many events there are up to the last allocation.
+    asks_until: usize,
 }
 
 impl References {
@@ -208,7 +220,9 @@ impl References {
         let largest = requests.chain(starts).max_by_key(|request| request.len);
         let none = Request { len: 1, kind: recorded.kind_of(1, 0, 0), stack: None };
         let large = misses.iter().copied().filter(|(_, miss)| !miss.kind.is_small).collect();
-        Self { misses, large, fallback: largest.unwrap_or(none) }
+        let is_alloc = |event: &Event| matches!(event.kind, EventKind::Alloc { .. });
+        let asks_until = recorded.trace.events.iter().rposition(is_alloc).map_or(0, |at| at + 1);
+        Self { misses, large, fallback: largest.unwrap_or(none), asks_until }
     }
 
     /// The request that fragmentation after so many events is judged by: the next one, not small,
@@ -229,6 +243,11 @@ impl References {
     /// The first request after so many events that the recorded allocator needed new memory for.
     pub(crate) fn next_miss(&self, count: usize) -> Option<Request> {
         self.miss(count).map(|(_, request)| request)
+    }
+
+    /// Whether anything is allocated after so many events.
+    pub(crate) fn asks_after(&self, count: usize) -> bool {
+        count < self.asks_until
     }
 
     /// The request of the event with this index, if it was a miss.

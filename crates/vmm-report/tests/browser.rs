@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use vmm_report::{Picture, html};
-use vmm_trace::inspect_file;
+use vmm_report::{Picture, PolicyRow, html};
+use vmm_trace::write::{Entry, Snapshot, write_file};
+use vmm_trace::{Action, inspect_file};
 
 /// Notes everything that goes wrong from the first line of the page on. A browser without a window
 /// presents no frames while it dumps a page, so they come from a clock.
@@ -27,9 +28,64 @@ fn chromium() -> Option<PathBuf> {
 }
 
 fn picture(name: &str) -> Picture {
+    with_policies(name, Vec::new())
+}
+
+fn with_policies(name: &str, rows: Vec<PolicyRow>) -> Picture {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
     let file = inspect_file(&traces.join(name), &mut |_| ()).expect("reads");
-    Picture::new(&file, 0, Vec::new(), Some(9 << 30))
+    Picture::new(&file, 0, rows, Some(9 << 30))
+}
+
+/// Rows with all that there is to draw of policies.
+fn rows() -> Vec<PolicyRow> {
+    let call = |name: &str, count, us| (name.to_owned(), count, us);
+    vec![
+        PolicyRow {
+            policy: "one that was drawn".into(),
+            peak_reserved_bytes: Some(8 << 30),
+            smallest_budget_bytes: Some(6 << 30),
+            reserved: vec![(0, 4 << 30), (20_000, 8 << 30)],
+            calls: vec![call("map", 1234, 56.84), call("set_access", 98_765, 1_234_567.0)],
+            worker_calls: vec![call("make_frame", 17, 9_000.0)],
+            ..PolicyRow::default()
+        },
+        PolicyRow {
+            policy: "PyTorch roundup_power2_divisions:4, unchecked model".into(),
+            failures: 3,
+            peak_reserved_bytes: Some(2 << 30),
+            ..PolicyRow::default()
+        },
+        PolicyRow {
+            policy: "one without figures".into(),
+            remark: Some("it has more pools at a time than this pool keeps apart, 254".into()),
+            ..PolicyRow::default()
+        },
+    ]
+}
+
+/// A program of 1 GiB that frees most of it and then asks for more in vain.
+fn failing(folder: &Path) -> Picture {
+    const BASE: u64 = 0x7f00_0000_0000;
+    const MIB: u64 = 1 << 20;
+    let steps = [
+        (Action::SegmentAlloc, BASE, 1024),
+        (Action::Alloc, BASE, 300),
+        (Action::Alloc, BASE + 300 * MIB, 700),
+        (Action::FreeRequested, BASE + 300 * MIB, 700),
+        (Action::FreeCompleted, BASE + 300 * MIB, 700),
+        (Action::Oom, 0, 900),
+    ];
+    let entry = |(at, (action, addr, mib)): (usize, (Action, u64, u64))| {
+        let size = mib * MIB;
+        let frames = Vec::new();
+        Entry { action, addr, size, stream: 0, time_us: 1_000 * at as u64, pool: (0, 0), frames }
+    };
+    let entries = steps.into_iter().enumerate().map(entry).collect();
+    let path = folder.join("failing.pickle");
+    let snapshot = Snapshot { device_traces: vec![entries], ..Snapshot::default() };
+    write_file(&path, &snapshot).expect("writable");
+    Picture::new(&inspect_file(&path, &mut |_| ()).expect("reads"), 0, Vec::new(), None)
 }
 
 /// Opens the page in a window of this width and gives what the script of the test saw.
@@ -77,26 +133,31 @@ fn difference(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).sum::<f64>() / a.len() as f64
 }
 
+/// Compares the four canvases of a page with those that were looked at.
+fn looks_as_expected(window: &str, shown: &Value) {
+    let expected: Value =
+        serde_json::from_str(include_str!("browser/expected.json")).expect("JSON");
+    // To draw them anew after a change: look at the page, then take what this prints.
+    println!("\"{window}\":{shown}");
+    let shown = shown.as_object().expect("an object");
+    assert_eq!(shown.len(), 4, "{window}");
+    for (kind, small) in shown {
+        let difference = difference(&numbers(small), &numbers(&expected[window][kind]));
+        assert!(difference < 6.0, "{kind}, {window}, differs by {difference:.1} of 255");
+    }
+}
+
 #[test]
 fn the_page_works_and_its_figures_are_as_they_were() {
     let name = "the_page_works_and_its_figures_are_as_they_were";
     let Some(seen) = browse(name, &[picture("frag_grow.pickle.gz")], 1280) else { return };
-    let expected: Value =
-        serde_json::from_str(include_str!("browser/expected.json")).expect("JSON");
     let canvases = seen["canvases"].as_array().expect("an array");
-    let mut shown = serde_json::Map::new();
     for canvas in canvases {
         let kind = canvas["kind"].as_str().expect("a word");
         assert!(canvas["colors"].as_u64() > Some(20), "{kind} is nearly blank");
-        shown.insert(kind.to_owned(), canvas["small"].clone());
     }
-    assert_eq!(shown.len(), 4);
-    // To draw them anew after a change: look at the page, then take what this prints.
-    println!("{}", Value::Object(shown.clone()));
-    for (kind, small) in &shown {
-        let difference = difference(&numbers(small), &numbers(&expected[kind]));
-        assert!(difference < 6.0, "{kind} differs by {difference:.1} of 255");
-    }
+    looks_as_expected("light 1280", &seen["light"]);
+    looks_as_expected("dark 1280", &seen["dark"]);
     for (kind, part) in [
         ("memory", "asked for: "),
         ("causes", "in use: "),
@@ -138,6 +199,97 @@ fn the_page_works_and_its_figures_are_as_they_were() {
     assert!(tip.contains("0x") && (tip.contains("in use") || tip.contains("free")), "{tip}");
     assert!(difference(&first, &range("otherTheme")) > 30.0, "dark is not light");
     assert_eq!(range("width")[0], range("width")[1], "nothing sticks out");
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().expect("a number")
+}
+
+/// What is drawn of policies lies in its figure, is large enough to be read, and bars are as long as what
+/// they stand for.
+fn policies_fit(seen: &Value, expected_layout: &str) {
+    let figures = seen["figures"].as_array().expect("an array");
+    let shown: Vec<&Value> = figures.iter().filter(|figure| figure["shown"] == true).collect();
+    let layouts: Vec<_> = shown.iter().map(|figure| figure["name"].as_str()).collect();
+    assert_eq!(layouts, [Some(expected_layout); 2], "memory and calls");
+    let mut texts = Vec::new();
+    for figure in &shown {
+        let of = |part: &Value, edge: &str| number(&part[edge]);
+        let (left, right) = (of(&figure["box"], "left"), of(&figure["box"], "right"));
+        for part in ["texts", "bars"].iter().flat_map(|kind| figure[kind].as_array().expect("one"))
+        {
+            let (from, to) = (of(part, "left"), of(part, "right"));
+            assert!(
+                from >= left - 0.5 && to <= right + 0.5,
+                "{part} sticks out of {left} to {right}"
+            );
+        }
+        for text in figure["texts"].as_array().expect("an array") {
+            assert!(of(text, "height") > 10.0, "too small to be read: {text}");
+            texts.push(text["text"].as_str().expect("a text").to_owned());
+        }
+    }
+    for expected in [
+        "PyTorch roundup_power2_divisions:4, unchecked model",
+        "2.00 GiB, 0.274x, and failed",
+        "8.00 GiB, 1.095x",
+        "it has more pools",
+        "1234 calls, 57 µs",
+        "98765 calls, 1.23 s",
+    ] {
+        assert!(texts.iter().any(|text| text.contains(expected)), "{expected}: {texts:?}");
+    }
+    let widths = |figure: &Value, name: &str| -> Vec<f64> {
+        let bars = figure["bars"].as_array().expect("an array").iter();
+        bars.filter(|bar| bar["name"] == name).map(|bar| number(&bar["width"])).collect()
+    };
+    let (drawn, rounded) = (
+        widths(shown[0], "one that was drawn"),
+        widths(shown[0], "PyTorch roundup_power2_divisions:4, unchecked model"),
+    );
+    assert_eq!((drawn.len(), rounded.len()), (2, 1), "reserved and budget");
+    assert!((drawn[1] / drawn[0] - 0.75).abs() < 0.02, "6 of 8 GiB: {drawn:?}");
+    assert!((rounded[0] / drawn[0] - 0.25).abs() < 0.02, "2 of 8 GiB: {rounded:?}");
+    let (map, access) = (widths(shown[1], "map"), widths(shown[1], "set_access"));
+    let logarithmic = 57.84_f64.ln() / 1_234_568_f64.ln();
+    assert!((map[0] / access[0] - logarithmic).abs() < 0.02, "{map:?} of {access:?}");
+    let fills = |figures: &[&Value]| -> Vec<Value> {
+        let bars = figures.iter().flat_map(|figure| figure["bars"].as_array().expect("one"));
+        bars.map(|bar| bar["fill"].clone()).collect()
+    };
+    let light = fills(&shown);
+    let dark = seen["darkBars"].as_array().expect("an array");
+    assert!(light.iter().all(|fill| !dark.contains(fill)), "each theme has colours of its own");
+    assert_eq!(seen["cut"], Value::Array(Vec::new()), "tables that are cut");
+}
+
+#[test]
+fn figures_of_policies_fit_wide_and_narrow_windows() {
+    let name = "figures_of_policies_fit_wide_and_narrow_windows";
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let pictures = [with_policies("frag_grow.pickle.gz", rows()), failing(folder.path())];
+    for (width, layout) in [(1280, "wide"), (520, "narrow")] {
+        let Some(seen) = browse(name, &pictures, width) else { return };
+        policies_fit(&seen, layout);
+        if width == 520 {
+            looks_as_expected("light 520", &seen["light"]);
+            looks_as_expected("dark 520", &seen["dark"]);
+        }
+        assert_eq!(numbers(&seen["width"])[0], numbers(&seen["width"])[1], "nothing sticks out");
+        let state = |key: &str| {
+            let tip = seen[key]["tip"].as_str().expect("a text");
+            (seen[key]["pressed"].clone(), tip.split('\n').next().expect("a line").to_owned())
+        };
+        let (peak, failure) = (state("peakState"), state("failureState"));
+        assert_eq!(peak, (serde_json::json!(["true", "false"]), "512 to 1024 MiB".to_owned()));
+        assert_eq!(failure, (serde_json::json!(["false", "true"]), "free".to_owned()));
+        assert_eq!(state("peakAgain"), peak);
+        let small = |key: &str| numbers(&seen[key]["small"]);
+        assert!(difference(&small("peakState"), &small("failureState")) > 20.0);
+        // To the right behind the last comes the first.
+        let keys = serde_json::json!([[true, false], [false, true], [true, false], [false, true]]);
+        assert_eq!(seen["tabKeys"], keys);
+    }
 }
 
 #[test]

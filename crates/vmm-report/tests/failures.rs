@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use vmm_report::{Allocator, Inspection, Level, PolicyRow, Recorded, with_failures_served};
+use vmm_report::{
+    Allocator, Content, Inspection, Level, Picture, Piece, PolicyRow, Recorded, State, Timeline,
+    figures, html, with_failures_served,
+};
 use vmm_trace::write::{Entry, Frame, Segment, Snapshot, write_file};
 use vmm_trace::{Action, Block, BlockState, DetailedTrace, inspect_file};
 
@@ -114,6 +117,10 @@ fn a_failure_is_explained() {
     assert_eq!(oom.wanted.bytes, 600 * MIB);
     assert_eq!(oom.wanted.owner.as_deref(), Some("attention (me/train.py:77)"));
     assert_eq!(oom.device_free_bytes, 95 * MIB);
+    // The failure is the last entry; the one before lies 10 µs earlier.
+    let sentence = oom.sentence(&found);
+    assert_eq!((oom.moment.time_us, found.duration_us), (8_070, 8_070));
+    assert!(sentence.starts_with("600 MiB were asked for at 8.07 ms by attention"), "{sentence}");
     assert_eq!(oom.capacity(), (2 << 30) + 95 * MIB);
     // In use: 300 + 300 + 200 x 1.5 MiB.
     assert_eq!(oom.moment.held_bytes, 900 * MIB);
@@ -127,6 +134,138 @@ fn a_failure_is_explained() {
     assert!(first.contains("1.46 GiB would have sufficed"), "{first}");
     assert!(first.contains("These would have avoided it: a good one (1.50 GiB)."), "{first}");
     assert!(found.advice[1].contains("expandable_segments:True"), "{:?}", found.advice);
+}
+
+#[test]
+fn what_failed_is_not_advised_under_another_name() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = Program::that_fails().write(folder.path(), Vec::new());
+    let failed = PolicyRow { is_recorded: true, ..row("native", 1536 * MIB) };
+    let variant = |name: &str, budget| PolicyRow { is_variant: true, ..row(name, budget) };
+    let rows = vec![
+        failed,
+        variant("a setting that changes nothing", 1536 * MIB),
+        variant("a setting that helps", 1600 * MIB),
+        row("another allocator", 1536 * MIB),
+    ];
+    let found = Inspection::new(&file, 0, rows);
+    let advised: Vec<&str> = found.by_budget().iter().map(|(row, _)| &*row.policy).collect();
+    assert_eq!(advised, ["another allocator", "a setting that helps"]);
+}
+
+#[test]
+fn what_the_recording_shows_to_be_served_is_not_next_to_fail() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut program = Program::default();
+    program.entry(Action::SegmentAlloc, BASE, 1 << 30, "", 0);
+    program.alloc(BASE, 900 * MIB, "forward", 42);
+    program.free(BASE, 900 * MIB);
+    program.alloc(BASE, 500 * MIB, "backward", 43);
+    let file = program.write(folder.path(), Vec::new());
+    let found = Inspection::new(&file, 0, Vec::new());
+    assert_eq!((found.peak.held_bytes, &found.peak.next), (900 * MIB, &None));
+    let [_, outlook] = found.peak.outlook();
+    assert!(outlook.starts_with("next to fail: nothing"), "{outlook}");
+    // Behind the last allocation what was asked for lately tells.
+    let next = found.end.next.as_ref().map(|next| next.bytes);
+    assert_eq!(next, Some(900 * MIB));
+    // The curve says the same.
+    let recorded = Recorded::new(&file, 0);
+    let samples = Timeline::new(&recorded).samples;
+    let of = |events: usize| {
+        let at = samples.iter().find(|sample| sample.events == events);
+        at.expect("short traces have all moments").next
+    };
+    assert_eq!((of(found.peak.events), of(found.end.events)), (None, next));
+}
+
+/// A segment in use but for a hole of 20 MiB.
+fn half_full() -> Segment {
+    let block =
+        |at, size, requested_size, state| Block { address: BASE + at, size, requested_size, state };
+    Segment {
+        device: 0,
+        address: BASE,
+        stream: 7,
+        pool: (0, 0),
+        is_small: false,
+        is_expandable: false,
+        blocks: vec![
+            block(0, 60 * MIB, 60 * MIB, BlockState::Active),
+            block(60 * MIB, 20 * MIB, 0, BlockState::Inactive),
+            block(80 * MIB, 20 * MIB, 20 * MIB, BlockState::Active),
+        ],
+    }
+}
+
+#[test]
+fn a_snapshot_without_history_is_one_moment() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = Program::default().write(folder.path(), vec![half_full()]);
+    let found = Inspection::new(&file, 0, Vec::new());
+    assert!(!found.has_history && found.reserved_peak.is_none() && found.growths.is_empty());
+    assert_eq!((&found.peak, found.end.held_bytes), (&found.end, 80 * MIB));
+    assert_eq!((found.end.causes.too_small, &found.end.next), (20 * MIB, &None));
+    assert!(found.advice[0].contains("with the recording off"), "{:?}", found.advice);
+    assert!(found.advice[0].contains("_record_memory_history()"), "{:?}", found.advice);
+    assert!(!found.advice.iter().any(|line| line.contains("runs")), "{:?}", found.advice);
+    let picture = Picture::new(&file, 0, Vec::new(), None);
+    let names: Vec<_> = figures(&picture).iter().map(|figure| figure.name).collect();
+    assert_eq!(names, ["peak"]);
+    assert_eq!((picture.state.pieces.len(), picture.state.len), (3, 100 * MIB));
+    let page = html("one moment", &[picture]);
+    for kind in ["memory", "causes", "map"] {
+        assert!(!page.contains(&format!("data-kind=\"{kind}\"")), "{kind} has nothing to show");
+    }
+    assert!(page.contains("What lay where when the snapshot was taken") && !page.contains("0 µs"));
+}
+
+#[test]
+fn a_steady_program_is_judged_when_most_is_wasted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut program = Program::default();
+    // The oldest entries are gone: what was there at the start is all that is ever reserved.
+    program.alloc(BASE + 60 * MIB, 15 * MIB, "step", 9);
+    program.free(BASE + 60 * MIB, 15 * MIB);
+    program.free(BASE + 80 * MIB, 20 * MIB);
+    program.alloc(BASE + 80 * MIB, 20 * MIB, "step", 9);
+    program.alloc(BASE + 60 * MIB, 10 * MIB, "step", 10);
+    program.free(BASE + 60 * MIB, 10 * MIB);
+    let file = program.write(folder.path(), vec![half_full()]);
+    let found = Inspection::new(&file, 0, Vec::new());
+    let worst = found.worst();
+    assert_eq!((worst.events, worst.time_us), (5, 40));
+    assert_eq!((worst.causes.reserved, worst.causes.requested), (100 * MIB, 60 * MIB));
+}
+
+#[test]
+fn who_held_memory_at_a_failure_is_shown_beside_the_peak() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = Program::that_fails().write(folder.path(), Vec::new());
+    let row = PolicyRow { calls: vec![("map".into(), 12, 56.84)], ..row("a policy", 1500 * MIB) };
+    let picture = Picture::new(&file, 0, vec![row], None);
+    let failure = picture.failure.as_ref().expect("it fails after the peak");
+    let moment = &picture.inspection.ooms[0].moment;
+    assert_eq!((failure.time_us, failure.events), (moment.time_us, moment.events));
+    let sum = |state: &State| {
+        let len = |piece: &Piece| match piece.content {
+            Content::Tensor { len, .. } => len,
+            Content::Hole { .. } => 0,
+        };
+        state.pieces.iter().map(len).sum::<u64>()
+    };
+    assert_eq!(sum(failure), 900 * MIB);
+    assert_eq!(sum(&picture.state), picture.inspection.peak_requested_bytes);
+    let names: Vec<_> = figures(&picture).iter().map(|figure| figure.name).collect();
+    assert_eq!(names, ["memory", "causes", "map", "peak", "failure", "policies", "calls"]);
+    let page = html("a failure", &[picture]);
+    let (_, list) = page.split_once("Held when it failed by").expect("a list of its own");
+    let (list, _) = list.split_once("</table>").expect("a table");
+    for part in ["forward (me/train.py:42)", "300 MiB", "33 %", "log (me/train.py:50)"] {
+        assert!(list.contains(part), "{part}: {list}");
+    }
+    assert!(page.contains("at the failure, 8.07 ms</button>"), "the figure can show it");
+    assert!(page.contains("12 calls, 57 µs"), "times are rounded");
 }
 
 #[test]
@@ -209,6 +348,17 @@ fn a_snapshot_of_this_pool_has_no_classes() {
     assert_eq!((causes.reserved, causes.other_pool, causes.other_stream), (2 * MIB, 0, 0));
     assert_eq!(found.end.owners[0].name, "without a stack, 1 to 2 MiB");
     assert_eq!(found.end.owners[1].name, "kv");
+    assert!(!found.has_history && found.peak == found.end && found.reserved_peak.is_none());
+    assert!(found.advice[0].contains("snapshot of itself"), "{:?}", found.advice);
+
+    // A program that runs on the pool and records itself has one.
+    let mut program = Program::default();
+    program.alloc(BASE, 500, "kv", 0);
+    program.alloc(BASE + MIB, MIB, "kv", 0);
+    let settings = [("allocator", "vmm 0.1.0")];
+    let file = program.write_with(folder.path(), Vec::new(), &settings);
+    let found = Inspection::new(&file, 0, Vec::new());
+    assert!(found.has_history && found.allocator == Allocator::Vmm);
 }
 
 #[test]
@@ -227,6 +377,8 @@ fn a_log_without_segments_tells_what_it_can() {
     assert_eq!(found.peak.held_bytes, MIB + 3000);
     assert_eq!(found.peak.owners[0].name, "1 to 2 MiB");
     assert_eq!(found.ooms[0].wanted.bytes, 999_999_999);
+    let sentence = found.ooms[0].sentence(&found);
+    assert!(sentence.starts_with("954 MiB were asked for at 20 µs"), "{sentence}");
     assert!(found.advice[0].contains("in vain"), "{:?}", found.advice);
 }
 

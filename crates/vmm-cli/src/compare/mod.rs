@@ -9,7 +9,7 @@ use crate::options::CompareOptions;
 use crate::outcome::{Ask, Outcome};
 use crate::policy::{Manager, PolicyOption};
 use crate::progress::Progress;
-use crate::recordings::bad_input;
+use crate::recordings::{bad_input, unreadable};
 use crate::terminal::Terminal;
 use parallel::{all_cores, in_parallel};
 use std::path::PathBuf;
@@ -47,6 +47,8 @@ pub(crate) fn run(options: &CompareOptions, terminal: Terminal) -> Exit {
     let text = if options.json {
         show::json(&outcomes)
     } else if options.csv {
+        // Its lines have no place for a remark.
+        show::left_out(&outcomes).iter().for_each(|line| eprintln!("note: {line}"));
         show::csv(&outcomes)
     } else if outcomes.is_empty() {
         return exit;
@@ -102,7 +104,7 @@ impl Comparison<'_> {
         let read = read.into_iter().filter_map(|trace| match trace {
             Ok(trace) => Some(trace),
             Err(error) => {
-                *exit = exit.worse(bad_input(&error.to_string()));
+                *exit = exit.worse(bad_input(&unreadable(&error)));
                 None
             }
         });

@@ -3,6 +3,7 @@
 use crate::figures::{geometric_mean, mib, milliseconds, percent, ratio};
 use crate::options::SortOption;
 use crate::outcome::Outcome;
+use crate::report::failed_in_the_recording;
 use crate::table::{Cell, Table};
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -276,21 +277,31 @@ fn remarks(outcomes: &[Vec<Outcome>]) -> String {
         |(remark, policies): &(&str, Vec<&str>)| format!("{}: {remark}\n", policies.join(", "));
     let mut text: String = lines.iter().map(line).collect();
     for of_trace in outcomes {
-        let mixing: Vec<&str> =
-            of_trace.iter().filter(|o| o.mixes_pools).map(Outcome::policy).collect();
-        if let Some(first) = of_trace.first().filter(|_| !mixing.is_empty()) {
-            let _ = writeln!(
-                text,
-                "{} under {}: pools of captured graphs are not kept apart, so it may need more",
-                first.trace(),
-                mixing.join(", ")
-            );
+        let mut caveats: Vec<&str> = of_trace.iter().flat_map(|o| &o.caveats).copied().collect();
+        caveats.sort_unstable();
+        caveats.dedup();
+        for caveat in caveats {
+            let such = of_trace.iter().filter(|o| o.caveats.contains(&caveat));
+            let policies: Vec<&str> = such.map(Outcome::policy).collect();
+            let trace = of_trace[0].trace();
+            let _ = writeln!(text, "{trace} under {}: {caveat}", policies.join(", "));
         }
     }
     if !text.is_empty() {
         text.push_str(NO_HOST_TIME);
     }
+    for line in left_out(outcomes) {
+        let _ = writeln!(text, "{line}");
+    }
     text
+}
+
+/// What no policy was asked for: a line for each trace with requests that failed in the recording.
+pub(super) fn left_out(outcomes: &[Vec<Outcome>]) -> Vec<String> {
+    let firsts = outcomes.iter().filter_map(|of_trace| of_trace.first());
+    let lines =
+        firsts.map(|first| failed_in_the_recording(first.trace(), first.recorded_failures()));
+    lines.flatten().collect()
 }
 
 /// A Markdown table with a row for each trace and policy.

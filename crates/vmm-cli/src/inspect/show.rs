@@ -3,11 +3,13 @@
 use crate::table::{Cell, Table};
 use anstyle::{AnsiColor, Style};
 use std::fmt::Write as _;
-use vmm_report::text::{bytes, count, percent, time};
+use vmm_report::text::{bytes, count, percent, rounded_time, time};
 use vmm_report::{Allocator, Causes, Inspection, Level, Moment, OutOfMemory, PolicyRow};
 
 /// Rows of a list; what comes after these is summed up.
 const MOST_ROWS: usize = 12;
+/// The same of those who held memory when an allocation failed.
+const MOST_ROWS_OF_A_FAILURE: usize = 6;
 /// Columns of a line.
 const WIDTH: usize = 96;
 
@@ -22,7 +24,7 @@ pub(crate) fn text(inspection: &Inspection, coloured: bool) -> String {
     if inspection.oom_count > told {
         page.line(&format!("({} more failed)", inspection.oom_count - told));
     }
-    page.owners(&inspection.peak);
+    page.peak(inspection);
     page.fragmentation(inspection);
     page.growths(inspection);
     page.policies(&inspection.policies, inspection.needed_bytes());
@@ -40,14 +42,16 @@ pub(crate) fn overview(inspections: &[Inspection], coloured: bool) -> String {
     let title = page.styled(&format!("all {} devices", inspections.len()), Style::new().bold());
     page.text = format!("{title}\n");
     let mut table = Table::default();
+    let has_policies = inspections.iter().any(|inspection| !inspection.policies.is_empty());
     let names = ["", "needed", "reserved", "fragmentation", "failed", "smallest budget", "policy"];
-    table.push(names.map(Cell::heading).into());
+    let shown = if has_policies { &names[..] } else { &names[..5] };
+    table.push(shown.iter().copied().map(Cell::heading).collect());
     for inspection in inspections {
         let worst = inspection.worst();
         let reserved = inspection.peak_reserved_bytes;
         let failed = inspection.oom_count.to_string();
         let least = inspection.least_budget();
-        table.push(vec![
+        let mut row = vec![
             Cell::from(inspection.name.as_str()),
             bytes(inspection.peak_requested_bytes).into(),
             reserved.map_or_else(|| Cell::faint("-"), |reserved| bytes(reserved).into()),
@@ -58,12 +62,15 @@ pub(crate) fn overview(inspections: &[Inspection], coloured: bool) -> String {
                 }
             },
             if inspection.oom_count > 0 { Cell::alarming(failed) } else { failed.into() },
-            least.map_or_else(|| Cell::faint("-"), |(_, budget)| bytes(budget).into()),
-            least.map_or_else(|| Cell::faint("-"), |(row, _)| row.policy.as_str().into()),
-        ]);
+        ];
+        if has_policies {
+            row.push(least.map_or_else(|| Cell::faint("-"), |(_, budget)| bytes(budget).into()));
+            row.push(least.map_or_else(|| Cell::faint("-"), |(row, _)| row.policy.as_str().into()));
+        }
+        table.push(row);
     }
     page.table(&table);
-    if inspections.iter().any(|inspection| !inspection.policies.is_empty()) {
+    if has_policies {
         page.line("smallest budget: unchecked models count only where there is nothing else");
     }
     page.text
@@ -121,6 +128,17 @@ impl Page {
 
     fn summary(&mut self, inspection: &Inspection) {
         let title = self.styled(&inspection.name, Style::new().bold());
+        if !inspection.has_history {
+            let _ = writeln!(
+                self.text,
+                "{title}: device {}, the state of one moment, without history",
+                inspection.device
+            );
+            let held = bytes(inspection.end.held_bytes);
+            let reserved = bytes(inspection.end.causes.reserved);
+            self.line(&format!("{held} in use, {reserved} reserved"));
+            return;
+        }
         let _ = writeln!(
             self.text,
             "{title}: device {}, {} in {}, {}",
@@ -158,12 +176,28 @@ impl Page {
         if inspection.allocator != Allocator::Unknown {
             self.causes(&oom.moment.causes);
         }
+        if oom.moment.events != inspection.peak.events {
+            self.line(&format!("{} were held by", bytes(oom.moment.held_bytes)));
+            self.owners(&oom.moment, MOST_ROWS_OF_A_FAILURE);
+        }
     }
 
-    fn owners(&mut self, peak: &Moment) {
-        self.heading(&format!("at the peak of {}, held by", bytes(peak.held_bytes)));
+    fn peak(&mut self, inspection: &Inspection) {
+        let peak = &inspection.peak;
+        let held = bytes(peak.held_bytes);
+        let failed_there = inspection.ooms.iter().any(|oom| oom.moment.events == peak.events);
+        self.heading(&match (inspection.has_history, failed_there) {
+            (false, _) => format!("{held} in use, held by"),
+            (true, false) => format!("at the peak of {held}, held by"),
+            (true, true) => format!("at the peak of {held}, which is where it failed, held by"),
+        });
+        self.owners(peak, MOST_ROWS);
+    }
+
+    /// Who held memory at a moment, in so many rows at most.
+    fn owners(&mut self, peak: &Moment, most: usize) {
         let mut table = Table::default();
-        for owner in peak.owners.iter().take(MOST_ROWS) {
+        for owner in peak.owners.iter().take(most) {
             table.push(vec![
                 Cell::from(owner.name.as_str()),
                 bytes(owner.bytes).into(),
@@ -171,8 +205,8 @@ impl Page {
                 count(owner.tensors, "tensor").into(),
             ]);
         }
-        if peak.owners.len() > MOST_ROWS {
-            let rest = &peak.owners[MOST_ROWS..];
+        if peak.owners.len() > most {
+            let rest = &peak.owners[most..];
             let sum: u64 = rest.iter().map(|owner| owner.bytes).sum();
             table.push(vec![
                 Cell::faint(format!("{} others", rest.len())),
@@ -188,6 +222,11 @@ impl Page {
         if inspection.peak_reserved_bytes.is_none() {
             return;
         }
+        if !inspection.has_history {
+            let moment = &inspection.end;
+            self.moment("fragmentation:", moment);
+            return;
+        }
         let mut moments = vec![("at the peak of what was needed", &inspection.peak)];
         moments.extend(
             inspection.reserved_peak.as_ref().map(|m| ("at the peak of what was reserved", m)),
@@ -201,14 +240,7 @@ impl Page {
             moments.push(("at the end", end));
         }
         for (when, moment) in moments {
-            let level = moment.level;
-            let word = self.level(level);
-            let share = percent(moment.fragmentation);
-            self.heading(&format!("fragmentation {when} ({}): ", time(moment.time_us)));
-            self.text.truncate(self.text.trim_end().len());
-            let _ = writeln!(self.text, " {word}, {share}");
-            self.causes(&moment.causes);
-            moment.outlook().iter().for_each(|line| self.line(line));
+            self.moment(&format!("fragmentation {when} ({}):", time(moment.time_us)), moment);
         }
         if !end_counts {
             self.line(&format!(
@@ -217,6 +249,14 @@ impl Page {
                 bytes(end.causes.reserved)
             ));
         }
+    }
+
+    fn moment(&mut self, title: &str, moment: &Moment) {
+        let (word, share) = (self.level(moment.level), percent(moment.fragmentation));
+        let title = self.styled(title, Style::new().bold());
+        let _ = writeln!(self.text, "\n{title} {word}, {share}");
+        self.causes(&moment.causes);
+        moment.outlook().iter().for_each(|line| self.line(line));
     }
 
     fn level(&self, level: Level) -> String {
@@ -275,12 +315,7 @@ impl Page {
             let or_dash = |text: Option<String>| text.map_or_else(|| Cell::faint("-"), Cell::from);
             #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
             let over = |budget: u64| budget as f64 / needed.max(1) as f64;
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "saturates"
-            )]
-            let driver = row.driver_time_us.map(|us| time(us as u64));
+            let driver = row.driver_time_us.map(rounded_time);
             table.push(vec![
                 Cell::from(row.policy.as_str()),
                 or_dash(row.peak_reserved_bytes.map(bytes)),

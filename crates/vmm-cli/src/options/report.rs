@@ -7,8 +7,8 @@ use vmm_replay::Amount;
 
 pub(super) const HELP: &str = "\
 The report is one HTML file that needs no network: memory over time, fragmentation by cause,
-addresses over time, what lay where at the peak, what this pool (vmm) and PyTorch's settings
-would need, device calls, and all that 'vmm inspect' says. Several files, such as the ranks of
+addresses over time, what lay where at the peak and when it failed, what this pool (vmm) and
+other policies would need, device calls, and all that 'vmm inspect' says. Several files, such as the ranks of
 one job, stand side by side in one report. 'vmm compare --help' lists the policies.
 
 Examples:

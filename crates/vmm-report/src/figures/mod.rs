@@ -23,8 +23,10 @@ pub struct Picture {
     pub timeline: Timeline,
     /// Addresses over time.
     pub map: AddressMap,
-    /// What lay where when most was needed.
+    /// What lay where when most was needed; without history at the end.
     pub state: State,
+    /// The same when an allocation first failed, where that is another moment.
+    pub failure: Option<State>,
     /// A line to draw, in bytes: what the program may have at most.
     pub limit: Option<u64>,
 }
@@ -48,9 +50,19 @@ impl Picture {
         let names = Names::new(&file.stacks);
         let knows_reserved = inspection.peak_reserved_bytes.is_some();
         let capacity = inspection.ooms.first().filter(|_| knows_reserved).map(|oom| oom.capacity());
+        let failure = inspection
+            .ooms
+            .first()
+            .map(|oom| &oom.moment)
+            .filter(|moment| moment.events != inspection.peak.events)
+            .map(|moment| State {
+                time_us: moment.time_us,
+                ..State::new(&recorded, &names, moment.events)
+            });
         Self {
             map: AddressMap::new(&recorded, &timeline),
-            state: State::new(&recorded, &names, timeline.peak_requested_at),
+            state: State::new(&recorded, &names, inspection.peak.events),
+            failure,
             limit: limit.or(capacity),
             inspection,
             timeline,
@@ -65,6 +77,8 @@ pub struct Figure {
     pub name: &'static str,
     /// For people.
     pub title: String,
+    /// For the style sheet of the page: it shows what fits its width.
+    class: &'static str,
     drawing: Svg,
 }
 
@@ -77,7 +91,7 @@ impl Figure {
 
     /// The figure as a part of the page, in the colours of its theme.
     pub(crate) fn inline(&self) -> String {
-        self.drawing.inline(&self.title)
+        self.drawing.inline(self.class, &self.title)
     }
 }
 
@@ -86,19 +100,23 @@ pub(crate) fn lines(inspection: &Inspection) -> impl Iterator<Item = (usize, &Po
     inspection.policies.iter().filter(|row| !row.reserved.is_empty()).enumerate()
 }
 
-/// All figures that there is something to draw for.
+/// All figures that there is something to draw for. Without history there is nothing over time.
 #[must_use]
 pub fn figures(picture: &Picture) -> Vec<Figure> {
+    if !picture.inspection.has_history {
+        return at_once::peak(picture).into_iter().collect();
+    }
     let figures = [
         over_time::memory(picture),
         over_time::causes(picture),
         over_time::map(picture),
-        at_once::state(picture),
-        at_once::policies(picture),
-        at_once::calls(picture),
+        at_once::peak(picture),
+        at_once::failure(picture),
+        at_once::policies(picture, Layout::WIDE),
+        at_once::calls(picture, Layout::WIDE),
     ];
     figures.into_iter().flatten().collect()
 }
 
-pub(crate) use at_once::{OWNER_COLOURS, calls, policies};
+pub(crate) use at_once::{Layout, OWNER_COLOURS, calls, policies};
 pub(crate) use over_time::LAYERS;

@@ -1,6 +1,6 @@
 //! Figures with time to the right.
 
-use super::scale::{Plot, legend};
+use super::scale::{PAGE, Plot, legend};
 use super::{Figure, Picture};
 use crate::address_map::{FULL, ROWS};
 use crate::svg::Anchor;
@@ -61,8 +61,8 @@ pub(super) fn memory(picture: &Picture) -> Option<Figure> {
         let y = plot.y(limit);
         svg.line("limit", [left, y, left + width, y]);
     }
-    legend(&mut svg, &names);
-    Some(Figure { name: "memory", title, drawing: svg })
+    legend(&mut svg, PAGE, &names);
+    Some(Figure { name: "memory", title, class: "wide", drawing: svg })
 }
 
 /// A line that shows the least and the most of each pixel.
@@ -136,8 +136,8 @@ pub(super) fn causes(picture: &Picture) -> Option<Figure> {
         };
         svg.path(class, along(index).chain(along(index + 1).collect::<Vec<_>>().into_iter().rev()));
     }
-    legend(&mut svg, &LAYERS);
-    Some(Figure { name: "causes", title, drawing: svg })
+    legend(&mut svg, PAGE, &LAYERS);
+    Some(Figure { name: "causes", title, class: "wide", drawing: svg })
 }
 
 /// Rows of the map that are one on paper, which has fewer dots than there are rows.
@@ -190,7 +190,7 @@ pub(super) fn map(picture: &Picture) -> Option<Figure> {
             row = end;
         }
     }
-    legend(&mut svg, &names);
+    legend(&mut svg, PAGE, &names);
     svg.text(
         "faint",
         Anchor::End,
@@ -199,5 +199,5 @@ pub(super) fn map(picture: &Picture) -> Option<Figure> {
         &format!("{} of addresses, gaps left out", text::bytes(map.len)),
     );
     debug_assert_eq!(FULL, 10, "as many classes of colour");
-    Some(Figure { name: "map", title, drawing: svg })
+    Some(Figure { name: "map", title, class: "wide", drawing: svg })
 }

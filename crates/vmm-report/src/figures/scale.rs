@@ -11,6 +11,16 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 52.0;
 const BOTTOM: f64 = 34.0;
 
+/// Where a legend may stand, in pixels: from the left, and to the width of the figure.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    pub(super) left: f64,
+    pub(super) width: f64,
+}
+
+/// The room above a plot.
+pub(super) const PAGE: Room = Room { left: LEFT, width: WIDTH };
+
 /// A plot of bytes over time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plot {
@@ -26,7 +36,7 @@ pub(super) struct Plot {
 impl Plot {
     /// A plot below a legend with these entries.
     pub(super) fn new(height: f64, duration_us: u64, most: u64, names: &[(&str, &str)]) -> Self {
-        let legend = legend_height(names);
+        let legend = legend_height(PAGE, names);
         Self {
             height: height + legend,
             top: TOP + legend,
@@ -82,13 +92,13 @@ impl Plot {
 const LEGEND_LINE: f64 = 18.0;
 
 /// Where the entries of a legend stand: from the left, and how many lines down.
-fn places(entries: &[(&str, &str)]) -> Vec<(f64, f64)> {
-    let (mut x, mut line) = (LEFT, 0.0);
+fn places(room: Room, entries: &[(&str, &str)]) -> Vec<(f64, f64)> {
+    let (mut x, mut line) = (room.left, 0.0);
     let place = |(_, name): &(&str, &str)| {
         #[expect(clippy::cast_precision_loss, reason = "a few letters")]
         let width = 30.0 + name.chars().count() as f64 * 6.6;
-        if x > LEFT && x + width > WIDTH {
-            (x, line) = (LEFT, line + 1.0);
+        if x > room.left && x + width > room.width {
+            (x, line) = (room.left, line + 1.0);
         }
         let place = (x, line);
         x += width;
@@ -98,13 +108,13 @@ fn places(entries: &[(&str, &str)]) -> Vec<(f64, f64)> {
 }
 
 /// How much higher a figure is because its legend has more than one line.
-pub(super) fn legend_height(entries: &[(&str, &str)]) -> f64 {
-    places(entries).last().map_or(0.0, |(_, line)| line * LEGEND_LINE)
+pub(super) fn legend_height(room: Room, entries: &[(&str, &str)]) -> f64 {
+    places(room, entries).last().map_or(0.0, |(_, line)| line * LEGEND_LINE)
 }
 
 /// Names with their colours, below the title.
-pub(super) fn legend(svg: &mut Svg, entries: &[(&str, &str)]) {
-    for ((class, name), (x, line)) in entries.iter().zip(places(entries)) {
+pub(super) fn legend(svg: &mut Svg, room: Room, entries: &[(&str, &str)]) {
+    for ((class, name), (x, line)) in entries.iter().zip(places(room, entries)) {
         let y = 31.0 + line * LEGEND_LINE;
         svg.rect(class, x, y, 11.0, 11.0);
         svg.text("faint", Anchor::Start, x + 15.0, y + 10.0, name);
@@ -158,9 +168,10 @@ mod tests {
     fn long_legends_have_more_lines_and_long_names_are_cut() {
         let entry = ("a", "twenty letters or so");
         assert!(
-            legend_height(&[entry; 4]) == 0.0 && legend_height(&[entry; 8]) > LEGEND_LINE / 2.0
+            legend_height(PAGE, &[entry; 4]) == 0.0
+                && legend_height(PAGE, &[entry; 8]) > LEGEND_LINE / 2.0
         );
-        assert!(places(&[entry; 30]).iter().all(|(x, _)| x + 30.0 + 20.0 * 6.6 <= WIDTH));
+        assert!(places(PAGE, &[entry; 30]).iter().all(|(x, _)| x + 30.0 + 20.0 * 6.6 <= WIDTH));
         assert_eq!(fitted("a name", 66.0), "a name");
         assert_eq!(fitted("a longer name", 66.0), "a longer …");
     }

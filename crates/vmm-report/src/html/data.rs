@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::address_map::ROWS;
 use crate::figures::Picture;
-use crate::state::Content;
+use crate::state::{Content, State};
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -58,7 +58,8 @@ pub(super) fn of(picture: &Picture) -> Value {
             "offsets": wide(picture.map.ranges.iter().map(|&(_, offset)| offset)),
             "cells": STANDARD.encode(&picture.map.cells),
         })),
-        "p": knows_reserved.then(|| state(picture)),
+        "p": knows_reserved.then(|| state(&picture.state)),
+        "f": picture.failure.as_ref().filter(|_| knows_reserved).map(state),
         "lines": policies,
     })
 }
@@ -83,8 +84,7 @@ fn thinned(points: &[(u64, u64)], duration_us: u64) -> Vec<(u64, u64)> {
 }
 
 /// Tensors have the index of their owner, holes -1, and tensors that wait for a stream -2 less it.
-fn state(picture: &Picture) -> Value {
-    let state = &picture.state;
+fn state(state: &State) -> Value {
     let pieces = &state.pieces;
     let owner = |content: &Content| match *content {
         Content::Hole { .. } => -1.0,

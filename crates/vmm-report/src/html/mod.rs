@@ -5,8 +5,9 @@ mod tables;
 
 use std::fmt::Write as _;
 
-use crate::figures::{Picture, calls, lines, policies};
+use crate::figures::{Figure, Layout, Picture, calls, lines, policies};
 use crate::svg::escaped;
+use crate::text::time;
 
 const CSS: &str = include_str!("../page/report.css");
 const JS: &str = include_str!("../page/report.js");
@@ -23,7 +24,11 @@ pub fn html(title: &str, pictures: &[Picture]) -> String {
         overview(&mut body, pictures);
     }
     for (index, picture) in pictures.iter().enumerate() {
-        device(&mut body, index, picture);
+        let role = match pictures.len() {
+            1 => String::new(),
+            _ => format!(" role=\"tabpanel\" aria-labelledby=\"tab{index}\""),
+        };
+        device(&mut body, index, picture, &role);
     }
     let data: Vec<_> = pictures.iter().map(data::of).collect();
     // Inside of a script only this could end it.
@@ -55,62 +60,55 @@ fn overview(body: &mut String, pictures: &[Picture]) {
     body.push_str(&tables::ranks(pictures));
     body.push_str("<div class=\"ranks\">");
     for (index, picture) in pictures.iter().enumerate() {
+        if !picture.inspection.has_history {
+            continue;
+        }
+        let name = escaped(&picture.inspection.name);
         let _ = write!(
             body,
-            "<figure><figcaption>{}</figcaption><canvas data-kind=\"memory\" data-small \
-             data-device=\"{index}\" style=\"height:150px\"></canvas></figure>",
-            escaped(&picture.inspection.name)
+            "<figure><figcaption>{name}</figcaption><canvas data-kind=\"memory\" data-small \
+             data-device=\"{index}\" style=\"height:150px\" role=\"img\" \
+             aria-label=\"Memory over time, {name}\"></canvas></figure>"
         );
     }
     body.push_str("</div><nav role=\"tablist\">");
     for (index, picture) in pictures.iter().enumerate() {
         let _ = write!(
             body,
-            "<button type=\"button\" role=\"tab\" aria-controls=\"device{index}\">{}</button>",
+            "<button type=\"button\" role=\"tab\" id=\"tab{index}\" \
+             aria-controls=\"device{index}\">{}</button>",
             escaped(&picture.inspection.name)
         );
     }
     body.push_str("</nav>");
 }
 
-fn device(body: &mut String, index: usize, picture: &Picture) {
+fn device(body: &mut String, index: usize, picture: &Picture, role: &str) {
     let inspection = &picture.inspection;
     let knows_reserved = inspection.peak_reserved_bytes.is_some();
-    let _ = write!(body, "<section class=\"device\" id=\"device{index}\">");
+    let _ = write!(body, "<section class=\"device\" id=\"device{index}\"{role}>");
     let _ = write!(body, "<h2>{}</h2>{}", escaped(&inspection.name), tables::summary(inspection));
-    canvas(body, index, "memory", "Memory over time", &line_names(index, picture), 320);
-    body.push_str(HINT);
-    if knows_reserved {
+    if inspection.has_history {
+        canvas(body, index, "memory", "Memory over time", &line_names(index, picture), 320);
+        body.push_str(HINT);
+    }
+    if inspection.has_history && knows_reserved {
         let names = key(&crate::figures::LAYERS.map(|(class, name)| (&class[2..], name)));
         canvas(body, index, "causes", "Fragmentation by cause", &names, 300);
         let names = key(&[("free", "free"), ("full", "in use")]);
         canvas(body, index, "map", "Addresses over time, gaps left out", &names, 380);
-        let title =
-            format!("What lay where at the peak, {}", crate::text::time(picture.state.time_us));
-        let names = key(&[
-            ("o0", "in use, in the colour of its owner in the list below"),
-            ("o8", "of smaller owners"),
-            ("fenced", "released, still in use by a stream"),
-            ("free", "free"),
-        ]);
-        canvas(body, index, "peak", &title, &names, 380);
-        if picture.state.left_out > 0 {
-            let _ = write!(
-                body,
-                "<p class=\"soft\">The {} shortest pieces are left out.</p>",
-                picture.state.left_out
-            );
-        }
+    }
+    if knows_reserved {
+        state(body, index, picture);
     }
     body.push_str(&tables::findings(picture));
-    let titles = ["What each policy needs", "Device calls"];
-    for (figure, title) in [policies(picture), calls(picture)].into_iter().zip(titles) {
-        if let Some(figure) = figure {
-            let _ = write!(
-                body,
-                "<figure><figcaption>{title}</figcaption><div class=\"scroll\">{}</div></figure>",
-                figure.inline()
-            );
+    // Wide and narrow: the style sheet shows what fits the window.
+    let drawn = [("What each policy needs", policies as Draw), ("Device calls", calls)];
+    for (title, draw) in drawn {
+        let figures = [Layout::WIDE, Layout::NARROW].map(|layout| draw(picture, layout));
+        let figures: String = figures.iter().flatten().map(Figure::inline).collect();
+        if !figures.is_empty() {
+            let _ = write!(body, "<figure><figcaption>{title}</figcaption>{figures}</figure>");
         }
     }
     for row in &inspection.policies {
@@ -120,6 +118,45 @@ fn device(body: &mut String, index: usize, picture: &Picture) {
         }
     }
     body.push_str("</section>");
+}
+
+/// Makes a figure of the policies.
+type Draw = fn(&Picture, Layout) -> Option<Figure>;
+
+/// What lay where at the peak, or when an allocation failed, as the reader chooses.
+fn state(body: &mut String, index: usize, picture: &Picture) {
+    let mut names = String::new();
+    let title = match (&picture.failure, picture.inspection.has_history) {
+        (None, true) => format!("What lay where at the peak, {}", time(picture.state.time_us)),
+        (None, false) => "What lay where when the snapshot was taken".to_owned(),
+        (Some(failure), _) => {
+            let moments = [("at the peak", &picture.state), ("at the failure", failure)];
+            for (place, (when, state)) in moments.into_iter().enumerate() {
+                let _ = write!(
+                    names,
+                    "<button type=\"button\" data-state=\"{place}\" data-device=\"{index}\" \
+                     aria-pressed=\"{}\">{when}, {}</button>",
+                    place == 0,
+                    time(state.time_us)
+                );
+            }
+            "What lay where".to_owned()
+        }
+    };
+    names.push_str(&key(&[
+        ("o0", "in use, in the colour of its owner in the list below"),
+        ("o8", "of smaller owners"),
+        ("fenced", "released, still in use by a stream"),
+        ("free", "free"),
+    ]));
+    canvas(body, index, "peak", &title, &names, 380);
+    if picture.state.left_out > 0 {
+        let _ = write!(
+            body,
+            "<p class=\"soft\">The {} shortest pieces are left out.</p>",
+            picture.state.left_out
+        );
+    }
 }
 
 /// The names of a figure's colours.

@@ -14,19 +14,27 @@ const MOST_ROWS: usize = 20;
 /// A table from its header and rows. Cells are HTML already.
 fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut text = "<div class=\"scroll\"><table>".to_owned();
-    let mut row = |cells: &mut dyn Iterator<Item = &str>, tag: &str| {
-        text.push_str("<tr>");
-        // Writing to a string cannot fail.
-        for cell in cells {
-            let _ = write!(text, "<{tag}>{cell}</{tag}>");
-        }
-        text.push_str("</tr>");
-    };
+    // Writing to a string cannot fail.
     if !header.is_empty() {
-        row(&mut header.iter().copied(), "th");
+        let _ = write!(text, "<tr><th>{}</th></tr>", header.join("</th><th>"));
     }
     for cells in rows {
-        row(&mut cells.iter().map(String::as_str), "td");
+        let _ = write!(text, "<tr><td>{}</td></tr>", cells.join("</td><td>"));
+    }
+    text + "</table></div>"
+}
+
+/// A table with many columns. In a narrow window each row is a list of its own, with the names of the
+/// columns before the cells.
+fn wide_table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut text = "<div class=\"scroll\"><table class=\"many\">".to_owned();
+    let _ = write!(text, "<tr><th>{}</th></tr>", header.join("</th><th>"));
+    for cells in rows {
+        text.push_str("<tr>");
+        for (name, cell) in header.iter().zip(&cells) {
+            let _ = write!(text, "<td data-name=\"{name}\"><div>{cell}</div></td>");
+        }
+        text.push_str("</tr>");
     }
     text + "</table></div>"
 }
@@ -39,32 +47,29 @@ fn share(part: u64, whole: u64) -> String {
 
 /// One row for each device or rank.
 pub(super) fn ranks(pictures: &[Picture]) -> String {
-    let header = [
-        "",
-        "needed",
-        "reserved",
-        "failed",
-        "fragmentation",
-        "smallest budget",
-        "duration",
-        "events",
-    ];
+    let has_policies = pictures.iter().any(|picture| !picture.inspection.policies.is_empty());
+    let mut header = vec!["", "needed", "reserved", "failed", "fragmentation"];
+    header.extend(has_policies.then_some("smallest budget"));
+    header.extend(["duration", "events"]);
     let rows = pictures.iter().map(|picture| {
         let inspection = &picture.inspection;
         let reserved = inspection.peak_reserved_bytes;
-        vec![
+        let mut row = vec![
             escaped(&inspection.name),
             bytes(inspection.peak_requested_bytes),
             reserved.map_or_else(|| "-".to_owned(), bytes),
             failed(inspection.oom_count),
             reserved.map_or_else(|| "-".to_owned(), |_| level(inspection.worst())),
-            least_budget(inspection),
-            time(inspection.duration_us),
-            inspection.events.to_string(),
-        ]
+        ];
+        row.extend(has_policies.then(|| least_budget(inspection)));
+        row.extend(match inspection.has_history {
+            true => [time(inspection.duration_us), inspection.events.to_string()],
+            false => ["-".to_owned(), "-".to_owned()],
+        });
+        row
     });
-    let mut text = table(&header, rows);
-    if pictures.iter().any(|picture| !picture.inspection.policies.is_empty()) {
+    let mut text = wide_table(&header, rows);
+    if has_policies {
         text.push_str(
             "<p class=\"soft hint\">Smallest budget: unchecked models count only where there is \
              nothing else.</p>",
@@ -100,6 +105,18 @@ fn level(moment: &Moment) -> String {
 
 /// The first lines of a device, its failures and the advice.
 pub(super) fn summary(inspection: &Inspection) -> String {
+    if !inspection.has_history {
+        let end = &inspection.end;
+        let text = format!(
+            "<p class=\"soft\">device {}, the state of one moment, without history</p><p><b>{}</b> in \
+             use, <b>{}</b> reserved; fragmentation: {}.</p>",
+            inspection.device,
+            bytes(end.held_bytes),
+            bytes(end.causes.reserved),
+            level(end)
+        );
+        return text + &advice(inspection);
+    }
     let mut text = format!(
         "<p class=\"soft\">device {}, {} in {}, {}</p><p>Needed <b>{}</b> at {}",
         inspection.device,
@@ -133,7 +150,11 @@ pub(super) fn summary(inspection: &Inspection) -> String {
         let more = inspection.oom_count - inspection.ooms.len();
         let _ = write!(text, "<p class=\"soft\">{more} more failed.</p>");
     }
-    text.push_str("<ul class=\"advice\">");
+    text + &advice(inspection)
+}
+
+fn advice(inspection: &Inspection) -> String {
+    let mut text = "<ul class=\"advice\">".to_owned();
     for advice in &inspection.advice {
         // A setting is one word, however long, that may break before its value.
         let _ = write!(text, "<li>{}</li>", escaped(advice).replace('=', "=<wbr>"));
@@ -144,29 +165,24 @@ pub(super) fn summary(inspection: &Inspection) -> String {
 /// Owners, causes, growth and settings.
 pub(super) fn findings(picture: &Picture) -> String {
     let inspection = &picture.inspection;
-    let mut text = "<div class=\"columns\"><div><h3>Held at the peak by</h3>".to_owned();
     let peak = &inspection.peak;
-    text.push_str(&table(
-        &["", "bytes", "share", "tensors"],
-        peak.owners.iter().take(MOST_ROWS).map(|owner| {
-            vec![
-                format!("{}{}", swatch(&picture.state.owners, &owner.name), escaped(&owner.name)),
-                bytes(owner.bytes),
-                share(owner.bytes, peak.held_bytes),
-                owner.tensors.to_string(),
-            ]
-        }),
-    ));
-    if peak.owners.len() > MOST_ROWS {
-        let _ = write!(text, "<p class=\"soft\">{} more.</p>", peak.owners.len() - MOST_ROWS);
+    let failed = inspection.ooms.first().map(|oom| &oom.moment);
+    let title = match failed {
+        _ if !inspection.has_history => "Held by",
+        Some(failed) if failed.events == peak.events => "Held at the peak, where it failed, by",
+        _ => "Held at the peak by",
+    };
+    let mut text = "<div class=\"columns\">".to_owned();
+    text.push_str(&owners(title, peak, &picture.state.owners));
+    if let (Some(failed), Some(state)) = (failed, &picture.failure) {
+        text.push_str(&owners("Held when it failed by", failed, &state.owners));
     }
-    text.push_str("</div>");
     if inspection.peak_reserved_bytes.is_some() {
         text.push_str(&causes(inspection));
     }
     if !inspection.growths.is_empty() {
         text.push_str("<div class=\"wide\"><h3>Grows step by step</h3>");
-        text.push_str(&table(
+        text.push_str(&wide_table(
             &["", "held at least", "from", "to", "steps", "tensors"],
             inspection.growths.iter().take(MOST_ROWS).map(|growth| {
                 vec![
@@ -182,7 +198,7 @@ pub(super) fn findings(picture: &Picture) -> String {
         text.push_str("</div>");
     }
     if !inspection.settings.is_empty() {
-        text.push_str("<div><h3>Settings in force</h3>");
+        text.push_str("<div class=\"settings\"><h3>Settings in force</h3>");
         let rows = inspection.settings.iter();
         text.push_str(&table(&[], rows.map(|(k, v)| vec![escaped(k), escaped(v)])));
         text.push_str("</div>");
@@ -190,7 +206,26 @@ pub(super) fn findings(picture: &Picture) -> String {
     text + "</div>"
 }
 
-/// The colour that an owner has in the picture of the peak.
+/// Who held memory at a moment, in the colours of the picture of it.
+fn owners(title: &str, moment: &Moment, coloured: &[String]) -> String {
+    let rows = moment.owners.iter().take(MOST_ROWS).map(|owner| {
+        vec![
+            format!("{}{}", swatch(coloured, &owner.name), escaped(&owner.name)),
+            bytes(owner.bytes),
+            share(owner.bytes, moment.held_bytes),
+            owner.tensors.to_string(),
+        ]
+    });
+    let list = table(&["", "bytes", "share", "tensors"], rows);
+    let mut text = format!("<div><h3>{title}</h3>{list}");
+    if moment.owners.len() > MOST_ROWS {
+        let more = moment.owners.len() - MOST_ROWS;
+        let _ = write!(text, "<p class=\"soft\">{more} more.</p>");
+    }
+    text + "</div>"
+}
+
+/// The colour that an owner has in the picture of a moment.
 fn swatch(owners: &[String], name: &str) -> String {
     let place = owners.iter().position(|owner| owner == name);
     place.map_or_else(String::new, |place| {
@@ -210,6 +245,7 @@ fn asked(wanted: &Wanted) -> String {
 /// The causes at the peak of what was needed, and at the moment when they hurt most.
 fn causes(inspection: &Inspection) -> String {
     let (peak, worst) = (&inspection.peak, inspection.worst());
+    let first_is = if inspection.has_history { "most needed" } else { "the snapshot" };
     let worst_is = match (&inspection.ooms[..], &inspection.reserved_peak) {
         ([], Some(_)) => "most reserved",
         ([], None) => "most needed",
@@ -217,9 +253,13 @@ fn causes(inspection: &Inspection) -> String {
     };
     let moments = if peak.events == worst.events { vec![peak] } else { vec![peak, worst] };
     let mut text = "<div><h3>Fragmentation</h3>".to_owned();
-    let names = ["most needed", worst_is].into_iter().zip(&moments);
-    let times: Vec<String> =
-        names.map(|(name, m)| smaller(name, &format!("at {}", time(m.time_us)))).collect();
+    let names = [first_is, worst_is].into_iter().zip(&moments);
+    let times: Vec<String> = names
+        .map(|(name, m)| match inspection.has_history {
+            true => smaller(name, &format!("at {}", time(m.time_us))),
+            false => name.to_owned(),
+        })
+        .collect();
     let header: Vec<&str> = std::iter::once("").chain(times.iter().map(String::as_str)).collect();
     let line = |title: &str, of: &dyn Fn(&Moment) -> String| {
         std::iter::once(title.to_owned()).chain(moments.iter().map(|m| of(m))).collect::<Vec<_>>()
@@ -237,10 +277,12 @@ fn causes(inspection: &Inspection) -> String {
     rows.push(line("reserved", &|m| bytes(m.causes.reserved)));
     rows.push(line("judged by a request of", &|m| asked(&m.judged_by)));
     rows.push(line("largest block that could be served", &|m| bytes(m.largest_servable_bytes)));
-    rows.push(line("next to fail", &|m| match &m.next {
-        None => "nothing".to_owned(),
-        Some(next) => asked(next),
-    }));
+    if inspection.has_history {
+        rows.push(line("next to fail", &|m| match &m.next {
+            None => "nothing".to_owned(),
+            Some(next) => asked(next),
+        }));
+    }
     text.push_str(&table(&header, rows));
     text + "</div>"
 }

@@ -37,6 +37,13 @@ function markBytes(n) {
   const [unit, name] = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]].find(([unit]) => n >= unit);
   return `${+(n / unit).toFixed(4)} ${name}`;
 }
+// Rounding never moves a share to another level: there it has one digit more, or is rounded down.
+function percent(share) {
+  const stays = p => level(p / 100) === level(share), p = share * 100;
+  if (stays(Math.round(p))) return `${Math.round(p)} %`;
+  const tenths = Math.round(p * 10) / 10;
+  return `${(stays(tenths) ? tenths : Math.floor(p * 10) / 10).toFixed(1)} %`;
+}
 function level(share) { return share < 0.1 ? "low" : share < 0.3 ? "medium" : share < 0.6 ? "high" : "severe"; }
 
 // The first index with t[index] > value.
@@ -107,7 +114,9 @@ class Device {
     // The part of the map's addresses that is shown.
     this.a1 = this.a0 = 0;
     if (this.map) { this.a1 = this.map.len; this.map.starts = f64(data.m.starts); this.map.offsets = f64(data.m.offsets); }
-    if (data.p) this.peak = { ...data.p, offset: f64(data.p.offset), address: f64(data.p.address), size: f64(data.p.size), len: f64(data.p.len), owner: f64(data.p.owner) };
+    // What lay where at the peak, and where there is a button for it, when an allocation failed.
+    this.states = [data.p, data.f].filter(state => state).map(state => ({ ...state, offset: f64(state.offset), address: f64(state.address), size: f64(state.size), len: f64(state.len), owner: f64(state.owner) }));
+    this.state = this.states[0];
     this.charts = [];
     this.pointer = null;
   }
@@ -144,7 +153,7 @@ class Chart {
     new ResizeObserver(() => this.draw()).observe(canvas);
     if (this.small) return;
     canvas.addEventListener("pointermove", e => this.move(e));
-    canvas.addEventListener("pointerleave", () => { tip.hidden = true; device.pointer = null; device.redraw(); });
+    canvas.addEventListener("pointerleave", () => { tip.hidden = true; device.pointer = null; this.hovered = undefined; device.redraw(); });
     if (this.kind === "peak") return;
     canvas.tabIndex = 0;
     canvas.addEventListener("wheel", e => {
@@ -201,7 +210,7 @@ class Chart {
       const parts = CAUSES.map(([, name], k) => [name, v[i * 7 + k] * MIB]), all = parts.reduce((sum, [, n]) => sum + n, 0);
       // All but what is in use and what is cached beyond need.
       const share = all ? parts.slice(1, 6).reduce((sum, [, n]) => sum + n, 0) / all : 0, { judged, servable, next } = device.samples;
-      return [`at ${time(device.samples.t[i])}: ${level(share)}, ${Math.round(share * 100)} %`,
+      return [`at ${time(device.samples.t[i])}: ${level(share)}, ${percent(share)}`,
         ...parts.filter(([, n]) => n > 0).reverse().map(([name, n]) => `${name}: ${bytes(Math.round(n))}`),
         `judged by a request of ${bytes(judged[i])}`, `largest block that could be served: ${bytes(servable[i])}`,
         next[i] ? `next to fail: ${bytes(next[i])}` : "next to fail: nothing"].join("\n");
@@ -365,7 +374,7 @@ class Chart {
     g.restore();
   }
   state() {
-    const { g, device } = this, p = device.peak, rows = this.rows = Math.max(8, Math.floor(this.height / 16));
+    const { g, device } = this, p = device.state, rows = this.rows = Math.max(8, Math.floor(this.height / 16));
     const unit = this.height / rows, rowLen = this.rowLen = p.len_total / rows;
     const free = color("free"), fenced = color("fenced"), owners = Array.from({ length: 9 }, (_, i) => color(`o${i}`));
     for (let i = 0; i < p.offset.length; i++) {
@@ -387,7 +396,7 @@ class Chart {
     }
   }
   pieceAt(x, y) {
-    const p = this.device.peak, at = (Math.floor(y / this.height * this.rows) + x / this.width) * this.rowLen;
+    const p = this.device.state, at = (Math.floor(y / this.height * this.rows) + x / this.width) * this.rowLen;
     const i = after(p.offset, at) - 1;
     const found = i >= 0 && at < p.offset[i] + p.size[i] ? i : undefined;
     if (found !== this.hovered) { this.hovered = found; this.draw(); }
@@ -421,12 +430,31 @@ for (const button of document.querySelectorAll("[data-line]")) {
     device.redraw();
   });
 }
+for (const button of document.querySelectorAll("[data-state]")) {
+  const device = devices[Number(button.dataset.device)], same = document.querySelectorAll(`[data-state][data-device='${button.dataset.device}']`);
+  button.addEventListener("click", () => {
+    device.state = device.states[Number(button.dataset.state)];
+    device.charts.forEach(chart => { chart.hovered = undefined; });
+    same.forEach(other => other.setAttribute("aria-pressed", String(other === button)));
+    device.redraw();
+  });
+}
 const tabs = [...document.querySelectorAll("[role=tab]")];
 const select = tab => tabs.forEach(other => {
   other.setAttribute("aria-selected", String(other === tab));
+  other.tabIndex = other === tab ? 0 : -1;
   document.getElementById(other.getAttribute("aria-controls")).hidden = other !== tab;
 });
-tabs.forEach(tab => tab.addEventListener("click", () => { select(tab); redraw(); }));
+tabs.forEach((tab, i) => {
+  tab.addEventListener("click", () => { select(tab); redraw(); });
+  tab.addEventListener("keydown", e => {
+    const to = { ArrowLeft: i - 1, ArrowRight: i + 1, Home: 0, End: tabs.length - 1 }[e.key];
+    if (to === undefined) return;
+    e.preventDefault();
+    const other = tabs[(to + tabs.length) % tabs.length];
+    other.click(); other.focus();
+  });
+});
 if (tabs.length) select(tabs[0]);
 
 const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;

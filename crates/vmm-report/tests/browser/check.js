@@ -57,13 +57,41 @@ addEventListener("load", () => {
     press("all"); seen.addressesAgain = addresses();
     await frame();
     seen.mapAgain = small(map);
+    // Bars and their texts are in the page twice, and one of both is shown.
+    const box = element => { const { left, right, width, height } = element.getBoundingClientRect(); return { left, right, width, height }; };
+    seen.figures = [...document.querySelectorAll("#device0 svg")].map(svg => ({
+      name: svg.getAttribute("class"), shown: svg.checkVisibility(), box: box(svg),
+      texts: [...svg.querySelectorAll("text:not(.title)")].map(text => ({ text: text.textContent, ...box(text) })),
+      bars: [...svg.querySelectorAll("rect")].filter(bar => bar.querySelector("title")).map(bar => ({ name: bar.textContent, fill: getComputedStyle(bar).fill, ...box(bar) })),
+    }));
+    seen.cut = [...document.querySelectorAll(".scroll")].filter(part => part.checkVisibility() && part.scrollWidth > part.clientWidth).map(part => part.textContent);
+    for (const canvas of canvases) at(canvas, 0, 0, "pointerleave");
+    await frame();
+    const themes = () => Object.fromEntries(canvases.map(canvas => [canvas.dataset.kind, small(canvas)]));
+    seen.light = themes();
     document.getElementById("theme").click(); await frame();
     seen.otherTheme = small(canvases[1]);
+    seen.dark = themes();
+    seen.darkBars = [...document.querySelectorAll("#device0 svg rect")].filter(bar => bar.checkVisibility()).map(bar => getComputedStyle(bar).fill);
     const tabs = [...document.querySelectorAll("[role=tab]")];
     if (tabs.length > 1) {
       tabs[1].click(); await frame();
       seen.tabs = [document.getElementById("device0").hidden, document.getElementById("device1").hidden];
       seen.secondColors = drawn(document.querySelector("#device1 canvas"));
+      const buttons = [...document.querySelectorAll("[data-state][data-device='1']")];
+      if (buttons.length) {
+        const canvas = document.querySelector("#device1 canvas[data-kind=peak]");
+        const look = () => { at(canvas, 0.9, 0.5, "pointermove"); return { pressed: buttons.map(button => button.getAttribute("aria-pressed")), small: small(canvas), tip: tip.textContent }; };
+        seen.peakState = look();
+        buttons[1].click(); await frame(); seen.failureState = look();
+        buttons[0].click(); await frame(); seen.peakAgain = look();
+      }
+      const key = name => {
+        document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true }));
+        return tabs.map(tab => tab.getAttribute("aria-selected") === "true" && tab.tabIndex === 0 && tab === document.activeElement);
+      };
+      tabs[1].focus();
+      seen.tabKeys = ["ArrowRight", "ArrowLeft", "Home", "End"].map(key);
     }
     // Times would differ from machine to machine: what counts is how many numbers a draw reads.
     const chart = device.charts.find(c => c.kind === "memory" && !c.small);
