@@ -205,17 +205,17 @@ fn policies_can_be_named_and_what_cannot_be_replayed_says_why() {
     many_pools(folder.path());
     let output = vmm(folder.path(), &["inspect", "pools.pickle"]);
     let shown = text(&output.stdout);
-    assert!(shown.contains("vmm: more than 254 of its private pools live at a time"), "{shown}");
+    assert!(shown.contains("vmm: more than 4094 of its private pools live at a time"), "{shown}");
     assert!(shown.contains("pools of captured graphs are not kept apart"), "{shown}");
     let page = ["report", "pools.pickle", "-o", "pools.html"];
     assert_eq!(vmm(folder.path(), &page).status.code(), Some(0));
     let page = fs::read_to_string(folder.path().join("pools.html")).expect("written");
-    assert!(page.contains("more than 254 of its private pools live at a time"));
+    assert!(page.contains("more than 4094 of its private pools live at a time"));
 }
 
-/// Writes a program that keeps 300 pools of graphs.
+/// Writes a program that keeps 4100 pools of graphs.
 fn many_pools(folder: &Path) {
-    let entries = (0..300).flat_map(|pool| {
+    let entries = (0..4100).flat_map(|pool| {
         let entry = move |action, size| Entry {
             action,
             addr: BASE + pool * (64 << 20),

@@ -1,6 +1,6 @@
 //! The invariants, checked structure by structure.
 
-use crate::arena::domain_of;
+use crate::arena::{GENERAL, domain_of};
 use crate::extent::{Kind, NONE};
 use crate::frame::MappingState;
 use crate::region::Region;
@@ -12,12 +12,17 @@ use std::collections::{HashMap, HashSet};
 /// the cost of an operation bounded.
 const EXTENTS_PER_CHECK: usize = 256;
 
+/// What an arena adds to the cost of a check, as so many extents: its bins are looked at one by one.
+const EXTENTS_PER_ARENA: usize = 64;
+
 impl State {
     #[inline]
     pub(crate) fn validate_in_debug(&mut self) {
         if cfg!(debug_assertions) {
             self.unchecked_operations += 1;
-            if self.unchecked_operations * EXTENTS_PER_CHECK >= self.extents.count() {
+            let private_arenas = self.arenas.all().len() - self.arenas.of(GENERAL).len();
+            let cost = self.extents.count() + EXTENTS_PER_ARENA * private_arenas;
+            if self.unchecked_operations * EXTENTS_PER_CHECK >= cost {
                 self.unchecked_operations = 0;
                 self.validate();
             }

@@ -27,13 +27,14 @@ assert driver.cuMemRelease(handle) == 0
 print(json.dumps([prop.handles, prop.rdma]))
 """
 
-# What is reserved when a second stream wants as much as the first one has let go, before the first
-# one's work is over and after it; the target is for one of them.
+# What is reserved when a second stream wants as much as the first one has let go, after the first
+# one's work is over and before it; the target is for one of them. In this order, because what is above
+# the target later is on its way out, and then for whoever comes.
 CROSSING = """
 import json, torch, vmm_torch
 vmm_torch.install()
 side, found = torch.cuda.Stream(), []
-for busy in (True, False):
+for busy in (False, True):
     x = torch.ones(200 << 20, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
     waits = vmm_torch.stats(0)["device_waits"]
@@ -106,11 +107,11 @@ class Choices(unittest.TestCase):
     def test_memory_passes_between_streams_as_chosen(self):
         ways = ("wait", "reached", "never")
         found = self.run_each(CROSSING, "VMM_CROSS_STREAM", ways, VMM_TARGET="256MiB")
-        (busy, idle), *others = map(json.loads, found)
+        (idle, busy), *others = map(json.loads, found)
         self.assertLess(busy[0], 300)
         self.assertGreater(busy[1], 0)
         self.assertLess(idle[0], 300)
-        for (busy, idle), crosses in zip(others, (True, False), strict=True):
+        for (idle, busy), crosses in zip(others, (True, False), strict=True):
             self.assertGreaterEqual(busy[0], 390)
             self.assertEqual(busy[1], 0)
             self.assertEqual(idle[0] < 300, crosses, idle)
