@@ -78,8 +78,10 @@ def main():
         torch = allocators.choose(options)
         if options.deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
-            # The attention of cuDNN gives other bits each time, which PyTorch does not warn of.
-            torch.backends.cuda.enable_cudnn_sdp(False)
+            # Attention in plain operations: that of cuDNN gives other bits each time, which PyTorch does
+            # not warn of.
+            for fused in ("cudnn", "flash", "mem_efficient"):
+                getattr(torch.backends.cuda, f"enable_{fused}_sdp")(False)
             # What an allocator could get wrong must not be hidden.
             torch.utils.deterministic.fill_uninitialized_memory = False
         if options.name in RACES:
