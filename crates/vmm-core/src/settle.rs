@@ -122,6 +122,7 @@ impl State {
             }
             Some(made) => self.keep_mapped(growth, whole, made),
         }
+        self.counters.made(self.frames.frames.len(), self.frames.bytes);
         self.steps_under_way -= 1;
     }
 

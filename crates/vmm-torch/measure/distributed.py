@@ -33,19 +33,26 @@ def main():
         others = [
             subprocess.Popen(command, env={**os.environ, "RANK": str(other)}) for other in ranks
         ]
-    torch = allocators.choose(options)
-    torch.cuda.set_device(rank)
-    device = torch.device("cuda", rank)
-    torch.distributed.init_process_group("nccl", device_id=device)
     try:
-        found = {**all_reduce(torch), **training(torch, rank)}
+        found = measured(options, rank)
+        for other in others:
+            if other.wait() != 0:
+                raise SystemExit(f"a rank ended with status {other.returncode}")
     finally:
-        torch.distributed.destroy_process_group()
-    for other in others:
-        if other.wait() != 0:
-            raise SystemExit(f"a rank ended with status {other.returncode}")
+        for other in others:
+            other.kill()
     if rank == 0:
         print(json.dumps({"found": found, "vmm": {"distributed": allocators.figures()}}))
+
+
+def measured(options, rank):
+    torch = allocators.choose(options)
+    torch.cuda.set_device(rank)
+    torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    try:
+        return {**all_reduce(torch), **training(torch, rank)}
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def free_port():

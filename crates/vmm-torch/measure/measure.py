@@ -146,14 +146,14 @@ def equal(session, options):
 def verdict(runs, name):
     """Whether a run gave what the native one gave."""
     native, ours = runs["native"], runs.get(name)
-    if not (native["ok"] and ours and ours["ok"]):
+    if not all(run and run["ok"] and "digest" in run for run in (native, ours)):
         return "failed"
     if native["digested"] == 0:
         return "has no outputs"
     if ours["digest"] == native["digest"]:
         return "equal"
     others = [run for way, run in runs.items() if not way.startswith("vmm") and run["ok"]]
-    if any(other["digest"] != native["digest"] for other in others):
+    if any(other.get("digest") != native["digest"] for other in others):
         return "not deterministic: PyTorch's own differ"
     return "DIFFERENT"
 
@@ -200,6 +200,8 @@ def usual(runs):
     failed = [run for run in runs if not run["ok"]]
     if failed:
         return failed[0]
+    if len({len(run["steps"]) for run in runs}) > 1:
+        return {"ok": False, "error": "the runs made different numbers of steps"}
     setups = [run["setup"] for run in runs]
     steps = [median(times) for times in zip(*(run["steps"] for run in runs), strict=True)]
     return {"ok": True, "setup": median(setups) if all(setups) else None, "steps": steps}

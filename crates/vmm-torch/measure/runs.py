@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -132,6 +133,7 @@ class Session:
                 stderr=subprocess.STDOUT,
                 text=True,
                 pass_fds=turn,
+                start_new_session=True,
             )
         finally:
             for end in turn:
@@ -140,7 +142,8 @@ class Session:
             output = process.communicate(timeout=timeout)[0]
             status = process.returncode
         except subprocess.TimeoutExpired:
-            process.kill()
+            # With those that it has started.
+            os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             status, output = -1, f"stopped after {timeout} s"
         result = {"ok": False, "status": status, "wall_s": time.monotonic() - begin}

@@ -226,7 +226,7 @@ class Spawned(WithFakeTorch):
             start(1)
     """
 
-    def run_program(self, method):
+    def run_program(self, method, *options):
         program = self.folder / "program.py"
         program.write_text(textwrap.dedent(self.PROGRAM))
         # The door that does nothing has to be there in each process.
@@ -235,7 +235,7 @@ class Spawned(WithFakeTorch):
             import os, sys
             os.execv(sys.executable, [sys.executable, "-m", "vmm_torch", *sys.argv[1:]])
         """
-        return self.run_python(code, "--limit", "1GiB", str(program), method)
+        return self.run_python(code, "--limit", "1GiB", *options, str(program), method)
 
     def test_they_install_too(self):
         for method in ("spawn", "forkserver"):
@@ -244,21 +244,53 @@ class Spawned(WithFakeTorch):
             expected = [f"{n} {1 << 30} ['{method}']" for n in (1, 0)]
             self.assertEqual(output.splitlines(), expected)
 
-    def test_one_that_cannot_says_so_and_runs(self):
+    def test_they_end_with_the_allocator(self):
+        for method in ("spawn", "forkserver"):
+            status, output = self.run_program(method, "--log", "info")
+            self.assertEqual(status, 0, output)
+            # This process, what it started, and what that started: each once.
+            self.assertEqual(output.count("device 0: peak reserved 0"), 3, output)
+
+    def test_one_that_cannot_runs_and_says_so_if_asked(self):
         code = NO_DOOR + textwrap.dedent("""
             import pickle, torch
             from multiprocessing import spawn
             from vmm_torch import spawned
-            spawned.reach({"limit": "1GiB"})
             torch.cuda.device_count = lambda: 0
+            spawned.reach({"log": sys.argv[1]})
             sent = spawn.get_preparation_data("Worker-1")["vmm_torch"]
             pickle.loads(pickle.dumps(sent))
             print("runs", vmm_torch.installing._installed)
         """)
-        status, output = self.run_python(code)
-        self.assertEqual(status, 0, output)
-        self.assertIn("vmm_torch is not in the process Worker-1: there is no GPU", output)
-        self.assertIn("runs None", output)
+        for log, says in (("off", False), ("info", True)):
+            status, output = self.run_python(code, log)
+            self.assertEqual(status, 0, output)
+            told = "vmm_torch is not in the process Worker-1: there is no GPU" in output
+            self.assertEqual(told, says, output)
+            self.assertIn("runs None", output)
+
+    def test_they_take_the_plain_door_where_the_full_one_was_not_to_be_had(self):
+        code = NO_DOOR + textwrap.dedent("""
+            from multiprocessing import spawn
+            from vmm_torch import spawned
+            vmm_torch.install()
+            vmm_torch.installing._installed.door.name = sys.argv[1]
+            spawned.reach({"limit": "1GiB"})
+            print(spawn.get_preparation_data("x")["vmm_torch"]._given[0].get("door"))
+        """)
+        for name, door in (("plain", "plain"), ("full", "None")):
+            status, output = self.run_python(code, name)
+            self.assertEqual((status, output.strip()), (0, door))
+
+
+class Nccl(WithFakeTorch):
+    def test_it_registers_no_general_memory(self):
+        name = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+        code = NO_DOOR + f"\nimport os\nvmm_torch.install()\nprint(os.environ.get({name!r}))"
+        for value, left in (("1", "0"), ("True", "0"), ("0", "0")):
+            status, output = self.run_python(code, **{name: value})
+            self.assertEqual((status, output.splitlines()[-1]), (0, left))
+            self.assertEqual("vmm_torch sets " + name in output, value != "0", output)
 
 
 if __name__ == "__main__":

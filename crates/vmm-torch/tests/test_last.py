@@ -57,6 +57,10 @@ class Files(WithFakeTorch):
         ]
         with unittest.mock.patch.object(last.sys, "orig_argv", ["python", "-c", "other code"]):
             runs.append(self.run_of("-c"))
+        # A module, in two folders.
+        for folder in (self.folder, self.folder.parent):
+            with unittest.mock.patch.object(last.os, "getcwd", lambda folder=folder: str(folder)):
+                runs.append(self.run_of("-m", "train"))
         self.assertEqual(len({run.file for run in runs}), len(runs))
         self.assertEqual(self.run_of(str(link)).file, runs[0].file)
         self.assertEqual(self.run_of(os.path.relpath(script)).file, runs[0].file)
@@ -105,6 +109,7 @@ class Files(WithFakeTorch):
             '{"peak_requested_bytes": {"0": -7}}',
             '{"peak_requested_bytes": [1]}',
             "\x00{",
+            "[" * 100_000,
         ):
             run = self.run_of("train.py")
             run.file.parent.mkdir(exist_ok=True)

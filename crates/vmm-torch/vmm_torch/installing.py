@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from dataclasses import replace
+from multiprocessing import util
 
 from . import build
 from .errors import VmmError
@@ -30,6 +31,7 @@ class Installed:
         self.library = library
         self.last = last
         self.process = os.getpid()
+        self.ended = False
 
     def log(self, text):
         if self.options.log != "off":
@@ -52,6 +54,7 @@ def install(**options):
             raise VmmError("vmm_torch is installed already: call install() once in a process")
         chosen = Options.choose(options)
         torch = _ready()
+        _keep_nccl_from_general_memory()
         library = Library()
         door = _door(chosen.door)
         last, no_target = None, None
@@ -62,6 +65,8 @@ def install(**options):
         door.install(library.path, chosen.settings())
         _installed = Installed(chosen, door, library, last)
         atexit.register(_end)
+        # The processes of a fork server end without atexit, but with what is registered after the fork.
+        util.register_after_fork(_installed, lambda _: util.Finalize(None, _end, exitpriority=0))
         _installed.log(
             f"libvmm {library.version()}, the {door.name} door, PyTorch {torch.__version__}, "
             f"{chosen}, {chosen.frame_kind()} frames"
@@ -90,6 +95,18 @@ def _ready():
     if torch.cuda.device_count() == 0:
         raise VmmError("there is no GPU that PyTorch can use here")
     return torch
+
+
+def _keep_nccl_from_general_memory():
+    """NCCL would register ranges whose memory moves."""
+    name = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+    if os.environ.get(name, "0").lower() in ("1", "true", "yes", "y", "on"):
+        os.environ[name] = "0"
+        warnings.warn(
+            f"vmm_torch sets {name} to 0: the memory under tensors' addresses may move when they are "
+            "free, so NCCL cannot register it; torch.cuda.MemPool(backend.mem_allocator) is for that",
+            stacklevel=3,
+        )
 
 
 def _door(wanted):
@@ -137,8 +154,9 @@ def _note_peaks():
 def _end():
     place = _installed
     # What a forked process has is a copy: its locks may be held by threads that it lacks.
-    if os.getpid() != place.process:
+    if os.getpid() != place.process or place.ended:
         return
+    place.ended = True
     place.door.end()
     from .own import stats
 

@@ -41,10 +41,12 @@ class LastRun:
         if script == "-c":
             # With the code, which `sys.argv` leaves out.
             script, *arguments = sys.orig_argv
-        if os.path.exists(script):
-            script = os.path.realpath(script)
+        # What `-m` and `-c` run depends on the folder.
+        named = os.path.exists(script)
+        script = os.path.realpath(script) if named else str(script)
         identity = {
-            "command": [str(script), *map(str, arguments)],
+            "folder": "" if named else os.getcwd(),
+            "command": [script, *map(str, arguments)],
             "process": multiprocessing.current_process().name,
             "rank": os.environ.get("RANK", ""),
             "gpus": gpu_names(),
@@ -57,7 +59,7 @@ class LastRun:
             peaks = sorted(_checked(json.loads(self.file.read_text())["peak_requested_bytes"]))
         except FileNotFoundError:
             return 0, "no earlier run of this command is known"
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return 0, self._warn(f"{self.file} cannot be read: {error!r}")
         if peaks[0] < ALIKE * peaks[-1]:
             return 0, "the devices of the last run needed different amounts"

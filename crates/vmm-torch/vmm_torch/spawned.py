@@ -5,13 +5,15 @@ not the command that put the allocator in. So one thing more goes with what it s
 puts the allocator in when it arrives, before the script is imported.
 """
 
+import contextlib
 import multiprocessing
 import sys
 import warnings
 from multiprocessing import spawn
 
 from .errors import VmmError
-from .installing import install
+from .installing import install, installed
+from .options import Options
 
 
 class _Passenger:
@@ -27,6 +29,10 @@ class _Passenger:
 def reach(options):
     """Has all processes that this one spawns install with these options, and what they spawn too."""
     others = spawn.get_preparation_data
+    with contextlib.suppress(VmmError):
+        # What could not be had here need not be tried, and told of, in each.
+        if installed().door.name == "plain":
+            options = {**options, "door": "plain"}
 
     def with_the_allocator(name):
         data = others(name)
@@ -44,6 +50,7 @@ def _arrive(options, given):
     try:
         install(**options)
     except VmmError as error:
-        # It may have been started for work without a GPU.
-        warnings.warn(f"vmm_torch is not in the process {name}: {error}", stacklevel=1)
+        # It may have been started for work without a GPU, and many such one after the other.
+        if Options.choose(options).log != "off":
+            warnings.warn(f"vmm_torch is not in the process {name}: {error}", stacklevel=1)
     reach(options)

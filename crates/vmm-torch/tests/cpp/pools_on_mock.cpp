@@ -135,6 +135,21 @@ void a_tensor_that_outlives_its_pool_waits_for_the_device() {
     CHECK(users.use_count() == 1);
 }
 
+void what_a_pool_that_lives_keeps_is_given_back_for_it_alone() {
+    Pool pool(std::make_shared<Users>());
+    void *ptr = pool.allocate(3 * MIB);
+    CHECK(memory().release(ptr));
+    allocator().emptyCache({0, 0});
+    {
+        Pool other(std::make_shared<Users>(MIB));
+        CHECK(other.allocate(3 * MIB) == nullptr);
+    }
+    CHECK(pool.users->freed == 0 && pool.allocate(3 * MIB) == ptr);
+    CHECK(memory().release(ptr));
+    allocator().emptyCache(pool.name);
+    CHECK(pool.users->freed == 1);
+}
+
 void a_pool_that_goes_during_a_request_keeps_nothing() {
     auto users = std::make_shared<Users>();
     c10::MempoolId_t name{0, 49};
@@ -166,10 +181,10 @@ void what_is_released_during_a_wait_does_not_go_with_it() {
             CHECK(memory().release(used));
             return true;
         });
-        allocator().emptyCache({0, 0});
+        memory().settle(0, pool.name);
         CHECK(pool.users->freed == 1 && pool.users->out == 3 * MIB);
         routes().wait = wait;
-        allocator().emptyCache({0, 0});
+        memory().settle(0, pool.name);
         CHECK(pool.users->freed == 2);
     }
 }
@@ -196,9 +211,9 @@ void a_wait_that_fails_loses_nothing() {
     void *first = pool.allocate(3 * MIB);
     CHECK(memory().release(first));
     auto wait = std::exchange(routes().wait, [] { return false; });
-    allocator().emptyCache({0, 0});
+    memory().settle(0, pool.name);
     routes().wait = []() -> bool { throw std::runtime_error("the device is lost"); };
-    CHECK(contains(failure_of([] { allocator().emptyCache({0, 0}); }), "lost"));
+    CHECK(contains(failure_of([&] { memory().settle(0, pool.name); }), "lost"));
     routes().wait = wait;
     CHECK(pool.users->freed == 0);
     void *again = pool.allocate(3 * MIB);
@@ -253,25 +268,25 @@ void whoever_throws_keeps_no_memory() {
         CHECK(memory().release(ptr));
     }
     throwing = {TraceEntry::SEGMENT_FREE};
-    allocator().emptyCache({0, 0});
+    memory().settle(0, pool.name);
     CHECK(pool.users->freed == 0);
     throwing = {};
     pool.users->refused = 1;
-    allocator().emptyCache({0, 0});
+    memory().settle(0, pool.name);
     CHECK(pool.users->freed == 2);
     // The one that may be freed already serves nobody.
     void *ptr = pool.allocate(3 * MIB);
     CHECK(ptr != held.front());
-    allocator().emptyCache({0, 0});
+    memory().settle(0, pool.name);
     CHECK(pool.users->freed == 3);
     CHECK(memory().release(ptr));
     // As memory comes: who did not take it does not take it out either.
     throwing = {TraceEntry::SEGMENT_ALLOC, TraceEntry::SEGMENT_FREE};
     CHECK(pool.allocate(5 * MIB) == nullptr && pool.failure == "not registered");
-    allocator().emptyCache({0, 0});
+    memory().settle(0, pool.name);
     CHECK(pool.users->out == 3 * MIB);
     throwing = {};
-    allocator().emptyCache({0, 0});
+    memory().settle(0, pool.name);
     CHECK(pool.users->out == 0);
     throwing = {TraceEntry::ALLOC};
     CHECK(pool.allocate(3 * MIB) == nullptr && pool.failure == "not registered");
@@ -285,7 +300,7 @@ void whoever_throws_keeps_no_memory() {
     CHECK(failure_of([&] { allocator().raw_delete(general); }) == "not registered");
     throwing = {};
     CHECK(memory().ledger.size() == 0 && memory().pool_stats(0).live_bytes == 0);
-    allocator().emptyCache({0, 0});
+    memory().settle(0, pool.name);
     CHECK(pool.users->out == 0);
 }
 
@@ -314,14 +329,14 @@ void threads_do_not_disturb_each_other() {
         });
     }
     while (running != 0) {
-        allocator().emptyCache({0, 0});
+        memory().settle(0, pool.name);
     }
     for (std::thread &thread : threads) {
         thread.join();
     }
     allocator().endAllocateToPool(0, pool.name);
     allocator().releasePool(0, pool.name);
-    allocator().emptyCache({0, 0});
+    memory().settle(0, pool.name);
     CHECK(pool.users->out == 0 && memory().ledger.size() == 0);
     CHECK(current(allocator().getDeviceStats(0).allocated_bytes) == 0);
     CHECK(current(allocator().getDeviceStats(0).segment) ==
@@ -370,7 +385,7 @@ void users_memory_counts_and_is_listed() {
         CHECK(segment.blocks.size() == (live ? 2 : 1));
     }
     CHECK(memory().release(first));
-    allocator().emptyCache({0, 0});
+    memory().settle(0, pool.name);
     stats = allocator().getDeviceStats(0);
     CHECK(current(stats.reserved_bytes) == 0 && current(stats.segment) == 0);
     CHECK(stats.reserved_bytes[0].peak == 7 * MIB && stats.segment[0].freed >= 2);
@@ -455,6 +470,7 @@ int main(int argc, char **argv) {
         return true;
     };
     a_tensor_that_outlives_its_pool_waits_for_the_device();
+    what_a_pool_that_lives_keeps_is_given_back_for_it_alone();
     a_pool_that_goes_during_a_request_keeps_nothing();
     what_is_released_during_a_wait_does_not_go_with_it();
     a_pool_that_was_used_during_a_wait_stays();

@@ -52,8 +52,10 @@ int vmm_torch_install(const char *libvmm, const vmm_torch_settings_t *settings, 
     }
 }
 
-// The pool of a device; NULL if it has none yet.
-vmm_pool_t *vmm_torch_pool(int device) { return vmm::memory().pools.find(device); }
+// The pool of a device; NULL if it has none yet, and in a fork, where its lock may be held for ever.
+vmm_pool_t *vmm_torch_pool(int device) {
+    return vmm::memory().forked() ? nullptr : vmm::memory().pools.find(device);
+}
 
 int vmm_torch_set_limit(uint64_t limit, char *error, size_t room) {
     try {

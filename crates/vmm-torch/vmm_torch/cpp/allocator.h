@@ -62,12 +62,17 @@ inline bool in_torch_cuda(const void *code) {
 // other pools grows by pieces that join, which it cannot be told of.
 inline void refuse_registration(PoolName name) {
     std::lock_guard<std::mutex> hold(memory().mutex);
+    bool own = false;
     for (int device = 0; device < memory().device_count(); ++device) {
         PrivatePool *pool = memory().device(device).routes.find(name);
-        if (pool != nullptr && pool->source == nullptr) {
-            not_there("NCCL cannot register the memory of this pool; make it with NCCL's own "
-                      "allocator: torch.cuda.MemPool(backend.mem_allocator)");
+        if (pool != nullptr && pool->source != nullptr) {
+            return;
         }
+        own = own || pool != nullptr;
+    }
+    if (own) {
+        not_there("NCCL cannot register the memory of this pool; make it with NCCL's own allocator: "
+                  "torch.cuda.MemPool(backend.mem_allocator)");
     }
 }
 
@@ -197,10 +202,10 @@ class Allocator final : public ca::CUDAAllocator {
             return;
         }
         // What a single pool kept becomes everyone's. A destructor calls this.
-        in_destructor([] {
+        in_destructor([pool] {
             for (int device = 0; device < memory().device_count(); ++device) {
                 if (memory().pools.find(device) != nullptr) {
-                    memory().settle(device);
+                    memory().settle(device, pool);
                 }
             }
         });

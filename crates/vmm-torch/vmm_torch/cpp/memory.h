@@ -229,8 +229,8 @@ class Memory {
     }
 
     // See settle.h.
-    bool settle(int index, bool all = false) {
-        return vmm::settle(mutex, device(index).routes, pools.find(index), all);
+    bool settle(int index, std::optional<PoolName> also = std::nullopt) {
+        return vmm::settle(mutex, device(index).routes, pools.find(index), also);
     }
 
     // Gives all idle memory of the devices back to them. Does nothing while a graph is captured.
@@ -240,7 +240,7 @@ class Memory {
             if (pool == nullptr) {
                 continue;
             }
-            settle(index, true);
+            settle(index);
             vmm_status_t status = lib.trim_and_wait(pool, 0, nullptr);
             if (status != VMM_OK && status != VMM_CAPTURING) {
                 throw std::runtime_error(fault(status));
@@ -320,7 +320,7 @@ class Memory {
             if (!again) {
                 count_retry(index);
                 bool freed = run_callbacks();
-                if (!settle(index, true) && !freed) {
+                if (!settle(index, target.name) && !freed) {
                     break;
                 }
             }

@@ -195,7 +195,10 @@ int vmm_torch_install(const char *libvmm, const char *cudart, void *(*current_st
     return 0;
 }
 
-vmm_pool_t *vmm_torch_pool(int device) { return plain().pools.find(device); }
+// As in the full door.
+vmm_pool_t *vmm_torch_pool(int device) {
+    return vmm::forked() ? nullptr : plain().pools.find(device);
+}
 
 int vmm_torch_set_limit(uint64_t limit, char *error, size_t room) {
     try {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 struct CUstream_st;
@@ -248,9 +249,10 @@ class Routes {
         }
     }
 
-    // The sources with free memory whose pools nobody refers to. With `all` also those of other
-    // pools, but not where graphs use it.
-    Sources spare(bool all) const {
+    // The sources with free memory whose pools nobody refers to, and that of one more pool if no graph
+    // uses it. Others keep what they have: to give memory back, and to make it anew, may be a matter for
+    // all ranks of a job, as with NVSHMEM.
+    Sources spare(std::optional<PoolName> also) const {
         Sources found;
         auto add = [&](const std::shared_ptr<Source> &source) {
             bool any = false;
@@ -260,7 +262,7 @@ class Routes {
             }
         };
         for (const auto &[name, pool] : pools_) {
-            if (pool->source != nullptr && (pool->users == 0 || (all && !pool->captured))) {
+            if (pool->source != nullptr && (pool->users == 0 || (name == also && !pool->captured))) {
                 add(pool->source);
             }
         }

@@ -55,7 +55,7 @@ class SegmentBuilder {
         BlockInfo block;
         block.size = entry != nullptr ? entry->len : piece.len;
         block.allocated = entry != nullptr;
-        block.active = block.allocated || piece.shared;
+        block.active = block.allocated;
         if (entry != nullptr) {
             block.requested_size = segment.requested_size = entry->requested;
             block.context_when_allocated = entry->context;

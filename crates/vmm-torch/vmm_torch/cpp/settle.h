@@ -27,17 +27,18 @@ inline bool idle(std::mutex &mutex, Routes &routes) {
     return !routes.wait || routes.wait();
 }
 
-// Gives private pools that nobody refers to back, once the device is idle; with `all` also what
-// sources keep for pools that live. Whether there was anything. What is released while the device
-// is waited for stays: work on it may have been queued after the wait began.
-inline bool settle(std::mutex &mutex, Routes &routes, vmm_pool_t *pool, bool all = false) {
+// Gives private pools that nobody refers to back, once the device is idle, and what the source of
+// `also` keeps, which lives. Whether there was anything. What is released while the device is waited
+// for stays: work on it may have been queued after the wait began.
+inline bool settle(std::mutex &mutex, Routes &routes, vmm_pool_t *pool,
+                   std::optional<PoolName> also = std::nullopt) {
     bool any = false;
     uint64_t moment = 0;
     Sources spare;
     {
         std::lock_guard<std::mutex> hold(mutex);
         routes.drop_failed();
-        spare = routes.spare(all);
+        spare = routes.spare(also);
         any = routes.unsettled() || !spare.empty();
         moment = routes.now();
     }

@@ -5,9 +5,9 @@
 
 namespace vmm {
 
-// Passes requests on, and keeps what comes back for requests of the same stream: the other
-// allocator may unmap memory at once that queued work still uses, so it gets it back only when the
-// device is idle. For any thread at any time.
+// Passes requests on, and keeps what comes back for requests of the same stream, unless others used
+// it too: the other allocator may unmap memory at once that queued work still uses, so it gets it
+// back only when the device is idle. For any thread at any time.
 class ForeignSource final : public Source {
   public:
     using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;

@@ -147,7 +147,7 @@ class Statistics {
     DeviceStats own_;
     // The pool's figures at the last reset of what accumulates.
     vmm_stats_t base_ = {};
-    // The most pieces of memory that were seen: the pool keeps no peak of them.
+    // The most pieces of memory that were seen, those of users' allocators included.
     int64_t frames_peak_ = 0;
     // The most reserved memory that was seen, that of users' allocators included.
     int64_t reserved_peak_ = 0;
