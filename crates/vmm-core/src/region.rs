@@ -1,8 +1,9 @@
 //! A region: a reserved range of addresses, and which mapping lies under each of its pages.
 
 use crate::arena::ArenaId;
-use crate::extent::ExtentId;
+use crate::extent::{Extent, ExtentId};
 use crate::frame::MappingId;
+use crate::state::State;
 
 /// A region's place in the table of its arena. Sixteen bits, so that an extent stays small.
 pub(crate) type RegionId = u16;
@@ -13,6 +14,10 @@ pub(crate) struct RegionRef {
     pub(crate) arena: ArenaId,
     pub(crate) region: RegionId,
 }
+
+/// Reservations of one arena: a device that refuses long ones is not asked for ever shorter ones
+/// without end.
+const MOST_RESERVATIONS: usize = 255;
 
 const NO_MAPPING: MappingId = MappingId::MAX;
 
@@ -46,5 +51,22 @@ impl Region {
 
     pub(crate) fn mapping_at(&self, addr: u64) -> Option<MappingId> {
         self.pages.get(self.page(addr)).copied().filter(|id| *id != NO_MAPPING)
+    }
+}
+
+impl State {
+    /// Whether an arena may get a region of `len` bytes when the pool may hold `cap` in all.
+    pub(crate) fn may_reserve(&self, arena: ArenaId, len: u64, cap: u64) -> bool {
+        let regions = self.arenas[arena].regions.len();
+        regions < MOST_RESERVATIONS && self.address_bytes().saturating_add(len) <= cap
+    }
+
+    /// Adds a region of free addresses to an arena.
+    pub(crate) fn add_region(&mut self, arena: ArenaId, base: u64, len: u64) {
+        let first = self.extents.add(Extent { addr: base, len, arena, ..Extent::default() });
+        let region = Region::new(base, len, self.budget.granule, first);
+        let arena = &mut self.arenas[arena];
+        arena.add_region(&mut self.extents, region);
+        arena.set_void(&mut self.extents, first);
     }
 }

@@ -11,13 +11,11 @@ use crate::device::{
     DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, FrameKind, VirtualMemoryDevice,
 };
 use crate::error::{AllocError, OutOfMemory, PoolError};
-use crate::extent::Extent;
 use crate::growth::Means;
 use crate::ladder::{Next, Reach};
 use crate::options::{CrossStream, Maintenance, PoolOptions};
 use crate::peers::Peers;
 use crate::pool::{Pressure, PressureCallback, Request};
-use crate::region::Region;
 use crate::state::{LeaseId, State, Want};
 use crate::step::{Step, StepOutcome, Work};
 use crate::teardown;
@@ -35,10 +33,6 @@ const LEAST_RESERVATION: u64 = 64 << 20;
 
 /// Addresses that one pool may hold, as a multiple of the device's memory.
 const ADDRESS_CAP: u64 = 64;
-
-/// Reservations of one arena: a device that refuses long ones is not asked for ever shorter ones
-/// without end.
-const MOST_RESERVATIONS: usize = 255;
 
 /// How long one look at a fence lasts when several are waited for in turn; doubles up to a cap.
 const FIRST_LOOK: Duration = Duration::from_micros(20);
@@ -585,19 +579,5 @@ impl State {
         let vacant: Vec<StreamSlot> =
             self.timelines.finished().filter(|slot| !named.contains(slot)).collect();
         self.timelines.vacate(&vacant);
-    }
-
-    /// Whether an arena may get a region of `len` bytes when the pool may hold `cap` in all.
-    fn may_reserve(&self, arena: ArenaId, len: u64, cap: u64) -> bool {
-        let regions = self.arenas[arena].regions.len();
-        regions < MOST_RESERVATIONS && self.address_bytes().saturating_add(len) <= cap
-    }
-
-    fn add_region(&mut self, arena: ArenaId, base: u64, len: u64) {
-        let first = self.extents.add(Extent { addr: base, len, arena, ..Extent::default() });
-        let region = Region::new(base, len, self.budget.granule, first);
-        let arena = &mut self.arenas[arena];
-        arena.add_region(&mut self.extents, region);
-        arena.set_void(&mut self.extents, first);
     }
 }
