@@ -182,14 +182,14 @@ def times(session, options):
             setup = "" if native["setup"] is None else shown(native["setup"])
             row += [setup, str(len(native["steps"])), shown(sum(native["steps"]))]
         for name in names[1:]:
-            setup, whole, step = relative(native, runs.get(name))
-            if whole:
-                means[name].append(whole)
-            row += [shown(setup) if setup or not whole else "", shown(whole), shown(step)]
+            ratios = relative(native, runs.get(name))
+            if ratios and ratios[2]:
+                means[name].append(ratios[2])
+            row += ["" if r is None else shown(r) for r in ratios] if ratios else ["failed"] * 4
         rows.append(row)
-    geometric = [["", shown(geometric_mean(m) if m else None), ""] for m in means.values()]
+    geometric = [["", "", shown(geometric_mean(m) if m else None), ""] for m in means.values()]
     rows.append(["geometric mean of those that ran", "", "", "", *sum(geometric, [])])
-    heads = [[f"{name}, set-up", "all steps", "median step"] for name in names[1:]]
+    heads = [[f"{name}, set-up", "first step", "others", "median one"] for name in names[1:]]
     title = "Time over the native allocator's, all in turns, a step at a time"
     table(title, ["program", "native set-up s", "steps", "native s", *sum(heads, [])], rows)
 
@@ -208,14 +208,18 @@ def usual(runs):
 
 
 def relative(native, run):
-    """The time of the set-up, where there is one, of all steps, and of the median one, over the
-    native allocator's; None of a run that failed."""
+    """The time of the set-up, of the first step, which loads libraries, of all others, and of the
+    median one of these, over the native allocator's; None of what there is not, and of a run that
+    failed."""
     if not (native["ok"] and run and run["ok"] and len(run["steps"]) == len(native["steps"]) > 0):
-        return None, None, None
+        return None
     setup = run["setup"] / native["setup"] if native["setup"] and run["setup"] else None
-    pairs = zip(run["steps"], native["steps"], strict=True)
-    whole = sum(run["steps"]) / sum(native["steps"])
-    return setup, whole, median(own / other for own, other in pairs)
+    first = run["steps"][0] / native["steps"][0]
+    own, other = run["steps"][1:], native["steps"][1:]
+    if not own:
+        return setup, first, None, None
+    each = (a / b for a, b in zip(own, other, strict=True))
+    return setup, first, sum(own) / sum(other), median(each)
 
 
 def small(session, options, what, title, more=None, **how):

@@ -45,6 +45,7 @@ class Measure(unittest.TestCase):
         self.assertEqual(measure.usual(runs), run(2, 3, setup=3.0))
         self.assertEqual(measure.usual(runs[:1]), runs[0])
         self.assertIsNone(measure.usual([run(1), run(1, setup=None)])["setup"])
+        self.assertFalse(measure.usual([run(1), run(1, 2)])["ok"])
         failed = run(ok=False)
         self.assertIs(measure.usual([runs[0], failed]), failed)
         self.assertEqual(measure.told([3.0, 1.0, 2.0]), "2.000")
@@ -129,13 +130,15 @@ class Measure(unittest.TestCase):
         import measure
 
         native = {"ok": True, "setup": 2.0, "steps": [1.0, 2.0, 4.0]}
-        run = {"ok": True, "setup": 1.0, "steps": [2.0, 2.0, 3.0]}
-        self.assertEqual(measure.relative(native, run), (0.5, 1.0, 1.0))
-        self.assertEqual(measure.relative(native, {**run, "setup": None}), (None, 1.0, 1.0))
+        run = {"ok": True, "setup": 1.0, "steps": [2.0, 2.0, 1.0]}
+        self.assertEqual(measure.relative(native, run), (0.5, 2.0, 0.5, 0.625))
+        self.assertEqual(measure.relative(native, {**run, "setup": None})[:2], (None, 2.0))
+        one = {**run, "steps": [3.0]}
+        self.assertEqual(measure.relative({**native, "steps": [2.0]}, one), (0.5, 1.5, None, None))
         for other in ({"ok": False}, None, {**run, "steps": [1.0]}):
-            self.assertEqual(measure.relative(native, other), (None, None, None))
+            self.assertIsNone(measure.relative(native, other))
         none = {"ok": True, "setup": None, "steps": []}
-        self.assertEqual(measure.relative(none, none), (None, None, None))
+        self.assertIsNone(measure.relative(none, none))
 
     def test_a_process_that_dies_holds_up_nobody(self):
         import runs
