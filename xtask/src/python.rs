@@ -31,8 +31,11 @@ pub(crate) fn tests() -> Result<Option<[u64; 3]>, String> {
     command.args(TESTS);
     let built =
         env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let library = built.join("debug/libvmm.so");
-    if env::var_os("VMM_LIBRARY").is_none() && library.exists() {
+    // Where cargo puts it that has built it for tests, and for its own sake.
+    let libraries = ["debug/deps/libvmm.so", "debug/libvmm.so"].map(|name| built.join(name));
+    if env::var_os("VMM_LIBRARY").is_none()
+        && let Some(library) = libraries.iter().find(|library| library.exists())
+    {
         command.env("VMM_LIBRARY", library);
     }
     let mut counts = None;
