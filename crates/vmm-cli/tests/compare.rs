@@ -137,15 +137,8 @@ fn a_limit_that_is_too_small_fails() {
 /// 40 MiB come and go in the pool of a graph, then 40 MiB are wanted outside.
 fn program_with_a_graph(path: &Path) {
     const BYTES: u64 = 40 << 20;
-    let entry = |time_us, action, addr, pool| Entry {
-        action,
-        addr,
-        size: BYTES,
-        stream: 0,
-        time_us,
-        pool,
-        frames: Vec::new(),
-    };
+    let entry =
+        |time_us, action, addr, pool| Entry { time_us, pool, ..Entry::new(action, addr, BYTES) };
     let (graph, all) = ((0, 1), (0, 0));
     let entries = vec![
         entry(0, Action::Alloc, 1 << 40, graph),
@@ -177,15 +170,7 @@ fn who_keeps_the_pools_of_graphs_apart_needs_more() {
 
 /// 100 MiB are in use when 300 more are asked for in vain.
 fn program_that_fails(path: &Path) {
-    let entry = |time_us, action, addr, size| Entry {
-        action,
-        addr,
-        size,
-        stream: 0,
-        time_us,
-        pool: (0, 0),
-        frames: Vec::new(),
-    };
+    let entry = |time_us, action, addr, size| Entry { time_us, ..Entry::new(action, addr, size) };
     let entries = vec![
         entry(0, Action::Alloc, 1 << 40, 100 << 20),
         entry(20_000, Action::Oom, 50 << 20, 300 << 20),
@@ -229,13 +214,8 @@ fn a_pool_that_grows_otherwise_under_a_limit_says_so() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("steps.pickle");
     let entry = |at: u64, mib: u64| Entry {
-        action: Action::Alloc,
-        addr: (1 << 40) + (at << 32),
-        size: mib << 20,
-        stream: 0,
         time_us: at,
-        pool: (0, 0),
-        frames: Vec::new(),
+        ..Entry::new(Action::Alloc, (1 << 40) + (at << 32), mib << 20)
     };
     let entries = vec![entry(0, 26), entry(1, 30)];
     let snapshot = Snapshot { device_traces: vec![entries], ..Snapshot::default() };

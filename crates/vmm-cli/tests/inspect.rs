@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use vmm_trace::write::{Entry, Frame, Segment, Snapshot, write_file};
-use vmm_trace::{Action, Block, BlockState, read_file};
+use vmm_trace::{Action, BlockState, read_file};
 
 const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
@@ -22,7 +22,7 @@ fn entries(of: &[(Action, u64, u64, u32)]) -> Vec<Entry> {
     let entry = |(at, &(action, addr, size, line)): (usize, &(Action, u64, u64, u32))| {
         let filename = "/home/me/model/train.py".to_owned();
         let frames = vec![Frame { filename, line, name: "step".into() }];
-        Entry { action, addr, size, stream: 0, time_us: 1_000 * at as u64, pool: (0, 0), frames }
+        Entry { time_us: 1_000 * at as u64, frames, ..Entry::new(action, addr, size) }
     };
     of.iter().enumerate().map(entry).collect()
 }
@@ -78,21 +78,8 @@ fn owners_at_a_failure_that_is_not_at_the_peak_are_listed() {
 #[test]
 fn a_snapshot_without_history_gets_no_figures_of_a_program() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let block =
-        |at, size, requested_size, state| Block { address: BASE + at, size, requested_size, state };
-    let segment = Segment {
-        device: 0,
-        address: BASE,
-        stream: 0,
-        pool: (0, 0),
-        is_small: false,
-        is_expandable: false,
-        blocks: vec![
-            block(0, 60 * MIB, 60 * MIB, BlockState::Active),
-            block(60 * MIB, 40 * MIB, 0, BlockState::Inactive),
-        ],
-    };
-    let state = Snapshot { segments: vec![segment], ..Snapshot::default() };
+    let parts = [(60 * MIB, 60 * MIB, BlockState::Active), (40 * MIB, 0, BlockState::Inactive)];
+    let state = Snapshot { segments: vec![Segment::new(BASE, &parts)], ..Snapshot::default() };
     write_file(&folder.path().join("state.pickle"), &state).expect("writable");
     let own = Snapshot {
         device_traces: vec![entries(&[(Action::Alloc, BASE, 60 * MIB, 11)])],
@@ -217,13 +204,9 @@ fn policies_can_be_named_and_what_cannot_be_replayed_says_why() {
 fn many_pools(folder: &Path) {
     let entries = (0..4100).flat_map(|pool| {
         let entry = move |action, size| Entry {
-            action,
-            addr: BASE + pool * (64 << 20),
-            size,
-            stream: 0,
             time_us: pool,
             pool: (1, pool),
-            frames: Vec::new(),
+            ..Entry::new(action, BASE + pool * (64 << 20), size)
         };
         [entry(Action::SegmentAlloc, 20 << 20), entry(Action::Alloc, 3 << 20)]
     });

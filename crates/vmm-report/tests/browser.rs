@@ -76,10 +76,9 @@ fn failing(folder: &Path) -> Picture {
         (Action::FreeCompleted, BASE + 300 * MIB, 700),
         (Action::Oom, 0, 900),
     ];
-    let entry = |(at, (action, addr, mib)): (usize, (Action, u64, u64))| {
-        let size = mib * MIB;
-        let frames = Vec::new();
-        Entry { action, addr, size, stream: 0, time_us: 1_000 * at as u64, pool: (0, 0), frames }
+    let entry = |(at, (action, addr, mib)): (usize, (Action, u64, u64))| Entry {
+        time_us: 1_000 * at as u64,
+        ..Entry::new(action, addr, mib * MIB)
     };
     let entries = steps.into_iter().enumerate().map(entry).collect();
     let path = folder.join("failing.pickle");

@@ -7,7 +7,7 @@ use vmm_report::{
     figures, html, with_failures_served,
 };
 use vmm_trace::write::{Entry, Frame, Segment, Snapshot, write_file};
-use vmm_trace::{Action, Block, BlockState, DetailedTrace, inspect_file};
+use vmm_trace::{Action, BlockState, DetailedTrace, inspect_file};
 
 const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
@@ -181,21 +181,12 @@ fn what_the_recording_shows_to_be_served_is_not_next_to_fail() {
 
 /// A segment in use but for a hole of 20 MiB.
 fn half_full() -> Segment {
-    let block =
-        |at, size, requested_size, state| Block { address: BASE + at, size, requested_size, state };
-    Segment {
-        device: 0,
-        address: BASE,
-        stream: 7,
-        pool: (0, 0),
-        is_small: false,
-        is_expandable: false,
-        blocks: vec![
-            block(0, 60 * MIB, 60 * MIB, BlockState::Active),
-            block(60 * MIB, 20 * MIB, 0, BlockState::Inactive),
-            block(80 * MIB, 20 * MIB, 20 * MIB, BlockState::Active),
-        ],
-    }
+    let parts = [
+        (60 * MIB, 60 * MIB, BlockState::Active),
+        (20 * MIB, 0, BlockState::Inactive),
+        (20 * MIB, 20 * MIB, BlockState::Active),
+    ];
+    Segment { stream: 7, ..Segment::new(BASE, &parts) }
 }
 
 #[test]
@@ -317,21 +308,12 @@ fn what_no_allocator_can_serve_is_said_so() {
 #[test]
 fn a_snapshot_of_this_pool_has_no_classes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let block =
-        |at, size, requested_size, state| Block { address: BASE + at, size, requested_size, state };
-    let segment = Segment {
-        device: 0,
-        address: BASE,
-        stream: 0,
-        pool: (0, 0),
-        is_small: false,
-        is_expandable: true,
-        blocks: vec![
-            block(0, 512, 500, BlockState::Active),
-            block(512, MIB - 512, 0, BlockState::Inactive),
-            block(MIB, MIB, MIB, BlockState::PendingFree),
-        ],
-    };
+    let parts = [
+        (512, 500, BlockState::Active),
+        (MIB - 512, 0, BlockState::Inactive),
+        (MIB, MIB, BlockState::PendingFree),
+    ];
+    let segment = Segment { is_expandable: true, ..Segment::new(BASE, &parts) };
     let mut program = Program::default();
     program.alloc(BASE, 500, "kv", 0);
     let path = folder.path().join("own.pickle");
@@ -386,24 +368,8 @@ fn a_log_without_segments_tells_what_it_can() {
 fn mapped_memory_joins_what_was_there_before_the_trace() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let page = 20 * MIB;
-    let block = |page_at: u64, size, requested_size, state| Block {
-        address: BASE + page_at * page,
-        size,
-        requested_size,
-        state,
-    };
-    let segment = Segment {
-        device: 0,
-        address: BASE,
-        stream: 7,
-        pool: (0, 0),
-        is_small: false,
-        is_expandable: true,
-        blocks: vec![
-            block(0, page, page, BlockState::Active),
-            block(1, 2 * page, 0, BlockState::Inactive),
-        ],
-    };
+    let parts = [(page, page, BlockState::Active), (2 * page, 0, BlockState::Inactive)];
+    let segment = Segment { stream: 7, is_expandable: true, ..Segment::new(BASE, &parts) };
     // Before the trace: pages 1 and 2. It maps page 0 and uses it, then asks for more than is free.
     let mut program = Program::default();
     program.entry(Action::SegmentMap, BASE, page, "", 0);

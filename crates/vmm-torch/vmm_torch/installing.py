@@ -54,7 +54,6 @@ def install(**options):
             raise VmmError("vmm_torch is installed already: call install() once in a process")
         chosen = Options.choose(options)
         torch = _ready()
-        _keep_nccl_from_general_memory()
         library = Library()
         door = _door(chosen.door)
         last, no_target = None, None
@@ -62,6 +61,7 @@ def install(**options):
             last = LastRun.of_this_process()
             target, no_target = last.target()
             chosen = replace(chosen, target=target)
+        _keep_nccl_from_general_memory()
         door.install(library.path, chosen.settings())
         _installed = Installed(chosen, door, library, last)
         atexit.register(_end)

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use vmm_trace::write::{Entry, Frame, Segment, Snapshot, write_file};
-use vmm_trace::{Action, Block, BlockState};
+use vmm_trace::{Action, BlockState};
 
 const MIB: u64 = 1 << 20;
 
@@ -23,28 +23,13 @@ fn snapshot() -> Snapshot {
     let base = 0x7f00_0000_0000;
     let frame = Frame { filename: "train.py".into(), line: 12, name: "forward".into() };
     let entry = |action, addr, size, time_us| Entry {
-        action,
-        addr,
-        size,
-        stream: 0,
         time_us,
-        pool: (0, 0),
         frames: vec![frame.clone()],
+        ..Entry::new(action, addr, size)
     };
-    let block = |address, size, state| Block { address, size, requested_size: size, state };
+    let parts = [(8 * MIB, 8 * MIB, BlockState::Active), (12 * MIB, 0, BlockState::Inactive)];
     Snapshot {
-        segments: vec![Segment {
-            device: 0,
-            address: base,
-            stream: 0,
-            pool: (0, 0),
-            is_small: false,
-            is_expandable: false,
-            blocks: vec![
-                block(base, 8 * MIB, BlockState::Active),
-                block(base + 8 * MIB, 12 * MIB, BlockState::Inactive),
-            ],
-        }],
+        segments: vec![Segment::new(base, &parts)],
         device_traces: vec![vec![
             entry(Action::SegmentAlloc, base, 20 * MIB, 10),
             entry(Action::Alloc, base, 8 * MIB, 11),

@@ -21,25 +21,21 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 fn entry(action: Action, addr: u64, size: u64) -> Entry {
     let time_us = 1_795_960_341_334_464 + size;
-    Entry { action, addr, size, stream: 7, time_us, pool: (0, 0), frames: Vec::new() }
+    Entry { stream: 7, time_us, ..Entry::new(action, addr, size) }
 }
 
 /// A segment of 2 MiB with one tensor, allocated in the trace together with another one.
 fn sample() -> Snapshot {
-    let block =
-        |at, size, requested_size, state| Block { address: BASE + at, size, requested_size, state };
+    let parts = [
+        (512, 100, BlockState::Active),
+        (512, 500, BlockState::PendingFree),
+        ((2 << 20) - 1024, 0, BlockState::Inactive),
+    ];
     let segment = Segment {
-        device: 0,
-        address: BASE,
         stream: u64::MAX - 1,
         pool: (2, 1),
         is_small: true,
-        is_expandable: false,
-        blocks: vec![
-            block(0, 512, 100, BlockState::Active),
-            block(512, 512, 500, BlockState::PendingFree),
-            block(1024, (2 << 20) - 1024, 0, BlockState::Inactive),
-        ],
+        ..Segment::new(BASE, &parts)
     };
     let frame = Frame { filename: "train.py".into(), line: 70_000, name: "step".into() };
     let mut trace = vec![

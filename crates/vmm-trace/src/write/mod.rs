@@ -78,7 +78,30 @@ pub struct Frame {
     pub name: String,
 }
 
+impl Entry {
+    /// An entry on stream 0 at time 0, in the default pool, without a stack.
+    #[must_use]
+    pub fn new(action: Action, addr: u64, size: u64) -> Self {
+        Self { action, addr, size, stream: 0, time_us: 0, pool: (0, 0), frames: Vec::new() }
+    }
+}
+
 impl Segment {
+    /// A segment of device 0 and stream 0, in the default pool, for long requests, that does not grow. Its
+    /// parts by their size, what of it was requested, and their state, one behind the other.
+    #[must_use]
+    pub fn new(address: u64, parts: &[(u64, u64, BlockState)]) -> Self {
+        let mut end = address;
+        let block = |&(size, requested_size, state)| {
+            let address = end;
+            end += size;
+            Block { address, size, requested_size, state }
+        };
+        let blocks = parts.iter().map(block).collect();
+        let (device, stream, pool) = (0, 0, (0, 0));
+        Self { device, address, stream, pool, is_small: false, is_expandable: false, blocks }
+    }
+
     /// Bytes: the sum of the sizes of its blocks.
     #[must_use]
     pub fn total_size(&self) -> u64 {
