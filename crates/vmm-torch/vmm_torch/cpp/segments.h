@@ -54,14 +54,12 @@ class SegmentBuilder {
         const Allocation *entry = memory_.ledger.find(piece.ptr);
         BlockInfo block;
         block.size = entry != nullptr ? entry->len : piece.len;
-        block.allocated = entry != nullptr;
-        block.active = block.allocated;
+        block.allocated = block.active = entry != nullptr;
         if (entry != nullptr) {
             block.requested_size = segment.requested_size = entry->requested;
             block.context_when_allocated = entry->context;
-            segment.allocated_size = block.size;
+            segment.allocated_size = segment.active_size = block.size;
         }
-        segment.active_size = block.active ? block.size : 0;
         segment.blocks.push_back(std::move(block));
         if (size_t rest = piece.len - segment.blocks.back().size; rest != 0) {
             segment.blocks.emplace_back().size = rest;
