@@ -8,7 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use vmm_trace::write::{Entry, Frame, Protocol, Segment, Snapshot, write_file, write_snapshot};
 use vmm_trace::{
-    Action, Block, BlockState, EventKind, Source, Trace, TraceError, inspect_file, read_file,
+    Action, BlockState, EventKind, Source, Trace, TraceError, inspect_file, read_file,
 };
 
 const BASE: u64 = 0x7f00_0000_0000;
