@@ -6,7 +6,7 @@ import unittest
 
 import support
 
-JOB = """
+BEGIN = """
 import os, torch
 import vmm_torch
 vmm_torch.install()
@@ -15,6 +15,15 @@ rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.cuda.set_device(rank)
 dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
 total = world * (world + 1) // 2
+"""
+
+END = """
+dist.barrier()
+dist.destroy_process_group()
+print("done", rank)
+"""
+
+COLLECTIVES = """
 for n in (1, 1000, 1 << 20, 1 << 26):
     x = torch.full((n,), float(rank + 1), device="cuda")
     dist.all_reduce(x)
@@ -57,9 +66,43 @@ for _ in range(3):
 torch.cuda.synchronize()
 assert bool((y == world * world).all())
 del graph
-dist.barrier()
-dist.destroy_process_group()
-print("done", rank)
+"""
+
+REGISTRATION = """
+backend = dist.group.WORLD._get_backend(torch.device("cuda"))
+def summed():
+    x = torch.full((3 << 20,), float(rank + 1), device="cuda")
+    dist.all_reduce(x)
+    assert bool((x == total).all())
+    return x
+summed()
+# The memory of the allocator's own pools moves, so that they are refused.
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    x = summed()
+try:
+    backend.register_mem_pool(pool)
+except RuntimeError as error:
+    assert "torch.cuda.MemPool(backend.mem_allocator)" in str(error), error
+else:
+    raise SystemExit("it registered memory that moves")
+del x, pool
+summed()
+# NCCL's own memory stays where it is: pieces from before and from after.
+pool = torch.cuda.MemPool(backend.mem_allocator)
+with torch.cuda.use_mem_pool(pool):
+    before = summed()
+backend.register_mem_pool(pool)
+with torch.cuda.use_mem_pool(pool):
+    pieces = [summed() for _ in range(4)]
+    assert len({p.data_ptr() for p in [before, *pieces]}) == 5
+    del pieces
+    again = [summed() for _ in range(4)]
+summed()
+backend.deregister_mem_pool(pool)
+del before, again, pool
+torch.cuda.empty_cache()
+summed()
 """
 
 
@@ -70,14 +113,16 @@ def setUpModule():
 
 
 class Distributed(unittest.TestCase):
-    def run_job(self, world):
+    def run_job(self, job, world):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
         with tempfile.TemporaryDirectory() as folder:
             jobs = [
-                support.start(JOB, folder, RANK=str(rank), LOCAL_RANK=str(rank), **common)
+                support.start(
+                    BEGIN + job + END, folder, RANK=str(rank), LOCAL_RANK=str(rank), **common
+                )
                 for rank in range(world)
             ]
             results = [support.ended(job, 90) for job in jobs]
@@ -85,13 +130,22 @@ class Distributed(unittest.TestCase):
             self.assertEqual(status, 0, output)
             self.assertIn(f"done {rank}", output)
 
-    def test_one_rank(self):
-        self.run_job(1)
-
-    def test_two_ranks(self):
+    def run_on_two(self, job):
         if support.gpus() < 2:
             self.skipTest("there is one GPU here")
-        self.run_job(2)
+        self.run_job(job, 2)
+
+    def test_one_rank(self):
+        self.run_job(COLLECTIVES, 1)
+
+    def test_two_ranks(self):
+        self.run_on_two(COLLECTIVES)
+
+    def test_registration_of_a_pool(self):
+        self.run_job(REGISTRATION, 1)
+
+    def test_registration_of_a_pool_by_two_ranks(self):
+        self.run_on_two(REGISTRATION)
 
 
 if __name__ == "__main__":
