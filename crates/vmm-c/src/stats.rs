@@ -80,6 +80,9 @@ pub struct vmm_stats_t {
     /// The kind of frames that are made, a `vmm_frame_kind_t`: that of the options, or `VMM_FRAME_DEVICE`
     /// once the device refused it.
     pub frame_kind: u64,
+    /// Nanoseconds that threads took to find memory in `misses`: device calls, waits and callbacks. It is what
+    /// the pool costs beyond the fixed price of an allocation, which is below a microsecond.
+    pub miss_ns: u64,
 }
 
 // SAFETY: `size` comes first, and all other fields are 64-bit integers.
@@ -121,6 +124,7 @@ impl From<Stats> for vmm_stats_t {
             peak_active_bytes: stats.peak_active_bytes,
             peak_frames: stats.peak_frames,
             frame_kind: vmm_frame_kind_t::from(stats.frame_kind) as u64,
+            miss_ns: stats.miss_ns,
         }
     }
 }

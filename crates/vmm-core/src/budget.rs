@@ -113,9 +113,9 @@ impl Budget {
         self.trimmed_to == u64::MAX
     }
 
-    /// Notes that `frames` frames had to move so that a request could be served.
-    pub(crate) fn moved_for_a_request(&mut self, now: Duration, frames: usize) {
-        self.churn.moved(now, frames);
+    /// Notes that `frames` frames had to move so that a request could be served, from `begin` to `now`.
+    pub(crate) fn moved_for_a_request(&mut self, begin: Duration, now: Duration, frames: usize) {
+        self.churn.moved(begin, now, frames);
     }
 
     /// Notes that a lease of `len` bytes begins.

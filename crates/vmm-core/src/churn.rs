@@ -19,9 +19,9 @@ const CALM_MOVES: Rate = Rate { per_second: 100, patience: 75 };
 /// program of short steps, such as inference at ever other lengths, feels moves that are too few to count.
 const CALM_TIME: Rate = Rate { per_second: 20_000, patience: 60_000 };
 
-/// About what a move takes, and each of its frames, in microseconds: the driver's calls on an H200.
-const MOVE_US: usize = 30;
-const FRAME_US: usize = 45;
+/// One move alone, however long it took, says little about what follows, and the thread may have been kept
+/// from its processor meanwhile. About what [`MOST_OF_ONE_MOVE`] frames take on an H200.
+const LONGEST_MOVE: Duration = Duration::from_millis(2);
 
 /// Slack in thousandths of the peak, and the steps in which it is given back when time has passed. Less would
 /// be in vain: with a tenth such programs move for ever.
@@ -61,18 +61,18 @@ pub(crate) struct Churn {
 }
 
 impl Churn {
-    /// Notes that `frames` frames had to move so that a request could be served.
-    pub(crate) fn moved(&mut self, now: Duration, frames: usize) {
+    /// Notes that `frames` frames had to move so that a request could be served, from `begin` to `now`.
+    pub(crate) fn moved(&mut self, begin: Duration, now: Duration, frames: usize) {
         let since = now.saturating_sub(self.last);
         self.last = now;
-        let counted = frames.min(MOST_OF_ONE_MOVE);
+        let took = now.saturating_sub(begin).min(LONGEST_MOVE);
         let many = self.moves.passes(CALM_MOVES, 1, since);
-        let long = self.time.passes(CALM_TIME, MOVE_US + FRAME_US * counted, since);
+        let long = self.time.passes(CALM_TIME, took.as_micros(), since);
         if many || long {
             self.take_slack();
         }
         let frames = frames.saturating_sub(FEW_FRAMES).min(MOST_OF_ONE_MOVE);
-        if self.frames.passes(CALM_FRAMES, frames, since) {
+        if self.frames.passes(CALM_FRAMES, frames as u128, since) {
             self.doublings = (self.doublings + 1).min(MOST_DOUBLINGS);
         }
     }
@@ -123,9 +123,9 @@ impl Excess {
 
     /// Adds events that come `since` the last; says whether patience is at an end, and then half of it is
     /// there again.
-    fn passes(&mut self, rate: Rate, events: usize, since: Duration) -> bool {
+    fn passes(&mut self, rate: Rate, events: u128, since: Duration) -> bool {
         let calm = since.as_nanos() * rate.per_second;
-        self.0 = self.0.saturating_sub(calm) + events as u128 * Self::EVENT;
+        self.0 = self.0.saturating_sub(calm) + events * Self::EVENT;
         let passes = self.0 > rate.patience * Self::EVENT;
         if passes {
             self.0 = rate.patience / 2 * Self::EVENT;
@@ -138,10 +138,19 @@ impl Excess {
 mod tests {
     use super::*;
 
-    /// What so many moves at this distance lead to, of so many frames each.
-    fn after(moves: u32, distance: Duration, frames: usize) -> Churn {
+    /// What so many moves lead to that end at this distance, of so many frames each; a frame takes 50 µs, as
+    /// on an H200.
+    fn after(moves: u32, distance: Duration, frames: u32) -> Churn {
+        taking(Duration::from_micros(50) * frames, moves, distance, frames)
+    }
+
+    /// The same with moves that take so long.
+    fn taking(took: Duration, moves: u32, distance: Duration, frames: u32) -> Churn {
         let mut churn = Churn::default();
-        (1..=moves).for_each(|n| churn.moved(distance * n, frames));
+        for n in 1..=moves {
+            let end = took + distance * n;
+            churn.moved(end - took, end, frames as usize);
+        }
         churn
     }
 
@@ -178,6 +187,15 @@ mod tests {
     }
 
     #[test]
+    fn what_moves_really_take_counts() {
+        let slack = |took| taking(took, 80, Duration::from_millis(11), 24).slack();
+        assert_eq!(slack(Duration::from_micros(200)), None, "a fast device");
+        assert_eq!(slack(Duration::from_micros(1200)), Some(SLACK_PERMILLE));
+        let once = taking(Duration::from_secs(60), 1, Duration::from_secs(1), 24);
+        assert_eq!(once.slack(), None, "a thread that got no processor for long");
+    }
+
+    #[test]
     fn few_moves_of_many_frames_get_longer_ones() {
         let far = Duration::from_millis(50);
         assert_eq!(after(1000, far, 28).doublings(), 0);
@@ -194,7 +212,7 @@ mod tests {
 
     #[test]
     fn many_moves_of_few_frames_get_no_longer_ones() {
-        assert_eq!(after(100_000, Duration::from_micros(10), FEW_FRAMES).doublings(), 0);
+        assert_eq!(after(100_000, Duration::from_micros(10), 8).doublings(), 0);
     }
 
     const STEPS: u32 = 3;

@@ -3,6 +3,7 @@
 use crate::device::{AddrRange, FrameKind};
 use crate::tenancy::PrivateId;
 use crate::units::{DeviceAddr, DeviceOrdinal, StreamId};
+use std::time::Duration;
 
 /// Figures that change with every operation. Bytes count whole units of 512.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +40,10 @@ pub struct Counters {
     pub releases: u64,
     /// Allocations that memory at hand could not serve.
     pub misses: u64,
+    /// Nanoseconds that the threads of those took to find memory, by the clock of the options: what the pool
+    /// costs beyond the fixed price of an allocation, which is below a microsecond. Device calls, waits
+    /// and callbacks are in it.
+    pub miss_ns: u64,
     /// Allocations that failed.
     pub failures: u64,
     /// Frames made.
@@ -76,6 +81,12 @@ impl Counters {
     /// Notes what is active, when it is known which work is over.
     pub(crate) fn note_active(&mut self) {
         self.peak_active_bytes = self.peak_active_bytes.max(self.live_bytes + self.retired_bytes);
+    }
+
+    /// Notes how long a miss took.
+    pub(crate) fn missed(&mut self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.miss_ns = self.miss_ns.saturating_add(nanos);
     }
 
     #[inline]

@@ -186,6 +186,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
 
     #[cold]
     pub(crate) fn allocate_slow(&self, want: &Want) -> Result<(LeaseId, u64), AllocError> {
+        let begin = self.options.clock.now();
         let limit = self.lock().budget.limit;
         if limit.is_some_and(|limit| want.len > limit) {
             return Err(self.too_large(want.requested, want.alignment));
@@ -196,7 +197,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             Err(error) => Err(error.into()),
         };
         self.lock().counters.failures += u64::from(result.is_err());
-        self.end_climb();
+        self.end_climb(begin);
         result
     }
 
@@ -204,20 +205,24 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     /// device or callbacks, and then it is no failure.
     #[cold]
     pub(crate) fn allocate_spare(&self, want: &Want) -> DeviceResult<Option<(LeaseId, u64)>> {
+        let begin = self.options.clock.now();
         let limit = self.lock().budget.limit;
         if limit.is_some_and(|limit| want.len > limit) {
             return Ok(None);
         }
         let result = self.climb(want, Effort::Spare);
-        self.end_climb();
+        self.end_climb(begin);
         Ok(result?.ok())
     }
 
-    fn end_climb(&self) {
+    /// Ends a miss that lasted from `begin` on.
+    fn end_climb(&self, begin: Duration) {
         self.lock().end_climb();
         if self.options.maintenance == Maintenance::Inline {
             self.maintain();
         }
+        let took = self.options.clock.now().saturating_sub(begin);
+        self.lock().counters.missed(took);
     }
 
     /// Memory for a request; if there is none, what the device refused last.
@@ -255,7 +260,8 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             };
             match next {
                 Next::Grow(step) => {
-                    match self.finish(step.run(&*self.device), Some(want)) {
+                    let waiting = Waiting { want, since: self.options.clock.now() };
+                    match self.finish(step.run(&*self.device), Some(waiting)) {
                         Ok(id) => {
                             let id = id.expect("a growth for a request ends in a lease");
                             return Ok(Ok((id, self.lock().extents[id.extent].addr)));
@@ -432,21 +438,22 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         })
     }
 
-    /// Records what came of a step; for a growth that `want` asked for, makes the lease.
+    /// Records what came of a step; for a growth that somebody waits for, makes the lease.
     pub(crate) fn finish(
         &self,
         outcome: StepOutcome,
-        want: Option<&Want>,
+        waiting: Option<Waiting<'_>>,
     ) -> Result<Option<LeaseId>, DeviceError> {
         let now = self.options.clock.now();
+        let want = waiting.as_ref().map(|waiting| waiting.want);
         let (mut state, outcome) = self.lock_with_peers(outcome);
         let result = match (&outcome.work, &outcome.result) {
             (Work::Grow(growth), Ok(done)) => {
-                if want.is_some() {
+                if let Some(waiting) = &waiting {
                     state.budget.end_trim();
                     let moved = growth.moved();
                     if moved > 0 {
-                        state.budget.moved_for_a_request(now, moved);
+                        state.budget.moved_for_a_request(waiting.since, now, moved);
                     }
                 }
                 Ok(state.finish_growth(growth, &done.made, want))
@@ -544,6 +551,13 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         }
         teardown::run(&*self.device, &mut state);
     }
+}
+
+/// Who waits for a step, and since when.
+pub(crate) struct Waiting<'a> {
+    want: &'a Want,
+    /// By the clock of the options.
+    since: Duration,
 }
 
 /// How much a request is worth.

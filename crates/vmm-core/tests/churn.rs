@@ -14,6 +14,7 @@ const STREAM: StreamId = StreamId(1);
 /// An encoder that infers: what its layers need follows a batch and a length that are others each time.
 struct Encoder {
     pool: Pool<MockDevice>,
+    /// Microseconds that its own work has taken; device calls take time beside that.
     clock: Arc<AtomicU64>,
     seed: u64,
 }
@@ -23,10 +24,14 @@ impl Encoder {
         let device =
             Arc::new(MockDevice::new(MockOptions { memory: 8 << 30, ..MockOptions::default() }));
         let clock = Arc::new(AtomicU64::new(0));
-        let now = Arc::clone(&clock);
+        let (now, calls) = (Arc::clone(&clock), Arc::clone(&device));
+        let elapsed = move || {
+            let calls = Duration::from_nanos(calls.cost().total().nanos);
+            calls + Duration::from_micros(now.load(Ordering::Relaxed))
+        };
         let options = PoolOptions {
             maintenance: Maintenance::UserLoop,
-            clock: Clock::new(move || Duration::from_micros(now.load(Ordering::Relaxed))),
+            clock: Clock::new(elapsed),
             ..PoolOptions::default()
         };
         Self { pool: Pool::new(device, options).expect("a pool"), clock, seed: 1 }

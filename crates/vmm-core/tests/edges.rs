@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use vmm_core::{
-    AddrRange, AllocError, CrossStream, DeviceOp, Lease, Maintenance, Owner, Pool, PoolError,
-    PoolOptions, Request, StreamId,
+    AddrRange, AllocError, Clock, CrossStream, DeviceOp, Lease, Maintenance, Owner, Pool,
+    PoolError, PoolOptions, Request, StreamId,
 };
 use vmm_mock::{Faulty, MockDevice, MockOptions};
 
@@ -25,6 +26,11 @@ fn pool(device: &Arc<MockDevice>, options: PoolOptions) -> Pool<MockDevice> {
 
 fn take(pool: &Pool<MockDevice>, len: u64, stream: StreamId) -> Lease<MockDevice> {
     pool.allocate(len, stream, Owner::NONE).expect("memory")
+}
+
+/// The time that device calls have taken, and the device's work while somebody waited.
+fn time_of(device: &MockDevice) -> Duration {
+    Duration::from_nanos(device.cost().total().nanos + device.now())
 }
 
 /// Queues work that reads the lease for so long.
@@ -346,5 +352,41 @@ fn frames_of_short_leases_are_not_exchanged() {
     let small = take(&pool, 512, stream);
     assert_eq!(pool.stats().misses, misses);
     drop((small, long, pool));
+    expect_clean(&device);
+}
+
+/// What moves, failures and waits for the device take is all there, and nothing of what is at hand.
+#[test]
+fn the_time_of_misses_is_what_their_calls_and_waits_take() {
+    let device = device(256 * MIB);
+    let timed = Arc::clone(&device);
+    let clock = Clock::new(move || time_of(&timed));
+    let pool = pool(&device, PoolOptions { clock, limit: Some(128 * MIB), ..by_hand() });
+    let time_in = |work: &mut dyn FnMut()| {
+        let (now, before) = (time_of(&device), pool.stats().miss_ns);
+        work();
+        (time_of(&device) - now, Duration::from_nanos(pool.stats().miss_ns - before))
+    };
+    let (first, other) = (device.make_stream(), device.make_stream());
+    let mut held = None;
+    let (took, counted) = time_in(&mut || held = Some(take(&pool, 96 * MIB, first)));
+    assert!(counted > Duration::from_micros(100), "{counted:?} for 96 MiB");
+    assert_eq!(counted, took);
+
+    let (_, counted) = time_in(&mut || drop(held.take()));
+    assert_eq!(counted, Duration::ZERO);
+    let (_, counted) = time_in(&mut || held = Some(take(&pool, 96 * MIB, first)));
+    assert_eq!(counted, Duration::ZERO, "it is at hand");
+
+    let (took, counted) =
+        time_in(&mut || assert!(pool.allocate(96 * MIB, other, Owner::NONE).is_err()));
+    assert_eq!(counted, took, "of a failure");
+
+    let lease = held.take().expect("held");
+    use_for(&device, &lease, 5_000_000);
+    drop(lease);
+    let (took, counted) = time_in(&mut || drop(take(&pool, 96 * MIB, other)));
+    assert_eq!(counted, took, "with a wait on the device: {:?}", pool.stats());
+    drop(pool);
     expect_clean(&device);
 }

@@ -17,6 +17,7 @@ pub mod metered;
 #[path = "../tests/support/mock_timeline.rs"]
 mod mock_timeline;
 pub mod paced;
+mod pool_clock;
 mod replay;
 pub mod result;
 mod schedule;

@@ -3,6 +3,7 @@
 use crate::amount::Amount;
 use crate::calls::CallAccount;
 use crate::contents::{Check, CheckResult, Contents};
+use crate::pool_clock::PoolClock;
 use crate::result::{ReplayResult, Sample, recorded_failures};
 use crate::schedule::{Call, MOST_STREAMS, PoolIndex, Schedule, Slot, StreamIndex};
 use crate::settings::{ReplaySettings, Upkeep};
@@ -12,11 +13,10 @@ use crate::tail::Tail;
 use crate::timeline::Timeline;
 use crate::worker::Worker;
 use std::sync::Arc;
-use std::time::Duration;
 use vmm_core::units::{round_down, round_up};
 use vmm_core::{
-    AllocError, Clock, DeviceError, DeviceResult, Maintenance, Pool, PoolError, PoolOptions,
-    Request, StreamId, VirtualMemoryDevice,
+    AllocError, DeviceError, DeviceResult, Maintenance, Pool, PoolError, PoolOptions, Request,
+    StreamId, VirtualMemoryDevice,
 };
 use vmm_trace::DeviceTrace;
 
@@ -156,6 +156,7 @@ where
     let limit = bytes(settings.limit);
     check_limit(limit, schedule.largest, device.properties().granule)?;
 
+    let clock = PoolClock::new(Arc::clone(timeline));
     let options = PoolOptions {
         limit,
         target: bytes(settings.target),
@@ -165,7 +166,7 @@ where
             Upkeep::Worker | Upkeep::None => Maintenance::UserLoop,
             Upkeep::Inline => Maintenance::Inline,
         },
-        clock: clock(Arc::clone(timeline)),
+        clock: clock.hand(),
         ..PoolOptions::default()
     };
     let name = device.properties().name.clone();
@@ -174,7 +175,7 @@ where
     let streams = (0..schedule.streams).map(|index| timeline.stream(index));
     let streams = streams.collect::<Result<_, _>>().map_err(ReplayError::Stream)?;
     let sources = Sources { placement: settings.placement, peak_requested, granule };
-    let mut run = Run::new(&pool, timeline.as_ref(), settings, schedule.slots, streams, sources)?;
+    let mut run = Run::new(&pool, &clock, timeline, settings, schedule.slots, streams, sources)?;
     run.private.resize_with(trace.pools.len(), || None);
     run.check = contents.map(|contents| Check::new(contents, schedule.slots));
     run.allocate_start(&schedule.start)?;
@@ -215,11 +216,6 @@ where
     })
 }
 
-/// What lives for a time in the pool lives for it in the trace's time.
-fn clock<T: Timeline + 'static>(timeline: Arc<T>) -> Clock {
-    Clock::new(move || Duration::from_nanos(timeline.now_ns()))
-}
-
 /// A limit that the largest allocation can never fit under is a slip of whoever chose it.
 fn check_limit(limit: Option<u64>, largest: u64, granule: u64) -> Result<(), ReplayError> {
     let Some(limit) = limit else { return Ok(()) };
@@ -243,6 +239,7 @@ fn microseconds(ns: u64) -> f64 {
 /// The state of a replay under way.
 struct Run<'a, D: VirtualMemoryDevice + 'static, T> {
     pool: &'a Pool<D>,
+    clock: &'a PoolClock<T>,
     timeline: &'a T,
     upkeep: Upkeep,
     leases: Vec<Option<Memory<D>>>,
@@ -270,9 +267,10 @@ struct Run<'a, D: VirtualMemoryDevice + 'static, T> {
     curve: Vec<Sample>,
 }
 
-impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
+impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline + 'static> Run<'a, D, T> {
     fn new(
         pool: &'a Pool<D>,
+        clock: &'a PoolClock<T>,
         timeline: &'a T,
         settings: &ReplaySettings,
         slots: usize,
@@ -281,6 +279,7 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
     ) -> Result<Self, PoolError> {
         Ok(Self {
             pool,
+            clock,
             timeline,
             upkeep: settings.upkeep,
             leases: std::iter::repeat_with(|| None).take(slots).collect(),
@@ -403,13 +402,13 @@ impl<'a, D: VirtualMemoryDevice + 'static, T: Timeline> Run<'a, D, T> {
         pool: PoolIndex,
     ) -> Result<(), ReplayError> {
         let waited_ns = self.worker.wait(self.pool, self.timeline);
-        let (now_ns, time_before) = (self.timeline.now_ns(), self.timeline.driver_time_ns());
+        let now_ns = self.timeline.now_ns();
+        self.clock.begin_allocation();
         let source = source(&self.general, &self.private, pool);
         let lease = self.stopwatch.measure(|| source.allocate(request));
-        let took_ns = self.timeline.driver_time_ns() - time_before;
-        // A wait for the device moves the clock by itself; driver calls do not.
+        // A wait for the device moves the timeline by itself; driver calls do not.
         let device_wait_ns = self.timeline.now_ns() - now_ns;
-        self.timeline.advance_to(now_ns + device_wait_ns + took_ns);
+        let took_ns = self.clock.end_allocation();
         self.waited_ns += waited_ns;
         self.worker.wake(self.timeline.now_ns());
         self.tail.note(waited_ns + device_wait_ns + took_ns);

@@ -36,6 +36,11 @@ def choose(options):
     return torch
 
 
+def missed():
+    """Seconds in which threads of this process waited for vmm to find memory, so far; 0 for others."""
+    return figures().get("miss_ns", 0) / 1e9
+
+
 def figures():
     """vmm's own figures, empty for other allocators."""
     own = sys.modules.get("vmm_torch")

@@ -7,7 +7,8 @@ parts:
   limited      who finishes with 1.03 times the peak requested
   equal        outputs and losses against the native allocator's, bit by bit
   time         seconds against the native allocator, without a limit and with one: of the set-up, from
-               the first model that goes to the device to the first loop, and of the steps
+               the first model that goes to the device to the first loop, and of the steps, with
+               the part of it that vmm took to find memory
   allocations  one tensor allocated and freed, and tensors replaced at random among many
   encoder      an encoder of the size of BERT-base at varying lengths
   batch        the largest batch of that in a fixed budget
@@ -46,7 +47,7 @@ GRANULE = 2 << 20
 
 # Programs of which threads race: each run needs another amount, so that several tell the peak.
 RACING = {"serve_two_streams"}
-RACING_RUNS = 5
+RACING_RUNS = 9
 
 
 def ways(peak):
@@ -186,10 +187,13 @@ def times(session, options):
             if ratios and ratios[2]:
                 means[name].append(ratios[2])
             row += ["" if r is None else shown(r) for r in ratios] if ratios else ["failed"] * 4
+            row.append(percent(runs[name]["missed"]) if ratios else "failed")
         rows.append(row)
-    geometric = [["", "", shown(geometric_mean(m) if m else None), ""] for m in means.values()]
+    geometric = [["", "", shown(geometric_mean(m) if m else None), "", ""] for m in means.values()]
     rows.append(["geometric mean of those that ran", "", "", "", *sum(geometric, [])])
-    heads = [[f"{name}, set-up", "first step", "others", "median one"] for name in names[1:]]
+    heads = [
+        [f"{name}, set-up", "first step", "others", "median one", "in misses"] for name in names[1:]
+    ]
     title = "Time over the native allocator's, all in turns, a step at a time"
     table(title, ["program", "native set-up s", "steps", "native s", *sum(heads, [])], rows)
 
@@ -204,7 +208,18 @@ def usual(runs):
         return {"ok": False, "error": "the runs made different numbers of steps"}
     setups = [run["setup"] for run in runs]
     steps = [median(times) for times in zip(*(run["steps"] for run in runs), strict=True)]
-    return {"ok": True, "setup": median(setups) if all(setups) else None, "steps": steps}
+    shares = [missed(run) for run in runs if len(steps) > 1]
+    return {
+        "ok": True,
+        "setup": median(setups) if all(setups) else None,
+        "steps": steps,
+        "missed": median(shares) if shares else None,
+    }
+
+
+def missed(run):
+    """The part of the time after the first step in which the program waited for vmm to find memory."""
+    return (run["missed"][-1] - run["missed"][0]) / sum(run["steps"][1:])
 
 
 def relative(native, run):
@@ -296,6 +311,10 @@ def shown(value):
     if value is None:
         return "failed"
     return f"{value:.0f}" if value >= 100 else f"{value:.3f}"
+
+
+def percent(share):
+    return "" if share is None else f"{100 * share:.2f} %"
 
 
 def table(title, heads, rows):

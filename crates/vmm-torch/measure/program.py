@@ -96,7 +96,7 @@ def main():
         script = "workloads.py" if f"def {options.name}(" in text else "more_workloads.py"
         sys.argv = [script, options.name, str(out), "--scale", str(options.scale)]
         if options.turns:
-            steps = turns.Turns(torch.cuda.synchronize, *options.turns)
+            steps = turns.Turns(torch.cuda.synchronize, *options.turns, allocators.missed)
             # CUDA itself starts before the first turn, with every allocator.
             torch.cuda.synchronize()
             begin_with_models(torch, steps.begin)
@@ -117,7 +117,7 @@ def main():
             result["figures_failed"] = repr(error)
         if steps:
             steps.end() if result["ok"] else steps.leave()
-            result["setup"], result["steps"] = steps.setup, steps.seconds
+            result.update(setup=steps.setup, steps=steps.seconds, missed=steps.notes)
         out.write_text(json.dumps(result))
 
 

@@ -21,11 +21,12 @@ STEPS = 150
 
 class Turns:
     """One process's side: file descriptors where a turn is given and given back. `finish` waits until the
-    device has done its work."""
+    device has done its work; what `note` tells at the end of each step is kept beside its time."""
 
-    def __init__(self, finish, given, back):
-        self._finish, self._given, self._back = finish, given, back
+    def __init__(self, finish, given, back, note=lambda: None):
+        self._finish, self._given, self._back, self._note = finish, given, back, note
         self.seconds = []
+        self.notes = []
         # In seconds; None without a `begin` before the first loop.
         self.setup = None
         self._begin = None
@@ -47,6 +48,7 @@ class Turns:
         elif not self._looped:
             self._end_step()
             self.setup = self.seconds.pop()
+            self.notes.clear()
             self._pass_on()
         self._looped = True
         length = max(1, len(whole) // STEPS)
@@ -70,6 +72,7 @@ class Turns:
     def _end_step(self):
         self._finish()
         self.seconds.append(time.perf_counter() - self._begin)
+        self.notes.append(self._note())
 
     def _pass_on(self):
         os.write(self._back, b"t")

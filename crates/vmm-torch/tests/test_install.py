@@ -36,8 +36,8 @@ class Library:
     version = lambda self: "0"
     stats = lambda self, pool: dict.fromkeys(FIGURES, 0) | {"peak_requested_bytes": PEAK}
 FIGURES = (
-    "peak_reserved_bytes requested_bytes reserved_bytes allocations failures frames_made "
-    "frames_moved frames_released unmaps"
+    "peak_reserved_bytes requested_bytes reserved_bytes allocations failures misses miss_ns "
+    "frames_made frames_moved frames_released unmaps"
 ).split()
 PEAK = int(sys.argv[-1]) if sys.argv[-1].isdigit() else 0
 installing.Library = Library

@@ -39,12 +39,17 @@ class Measure(unittest.TestCase):
         import measure
 
         def run(*steps, setup=2.0, ok=True):
-            return {"ok": ok, "setup": setup, "steps": list(steps)}
+            missed = [1.0, *(1.5 for _ in steps[1:])]
+            return {"ok": ok, "setup": setup, "steps": list(steps), "missed": missed}
 
         runs = [run(1, 9), run(2, 2, setup=3.0), run(7, 3, setup=9.0)]
-        self.assertEqual(measure.usual(runs), run(2, 3, setup=3.0))
-        self.assertEqual(measure.usual(runs[:1]), runs[0])
-        self.assertIsNone(measure.usual([run(1), run(1, setup=None)])["setup"])
+        usual = {**run(2, 3, setup=3.0), "missed": 0.5 / 3}
+        self.assertEqual(measure.usual(runs), usual)
+        self.assertEqual(measure.usual(runs[:1]), {**runs[0], "missed": 0.5 / 9})
+        self.assertEqual(measure.percent(0.5 / 3), "16.67 %")
+        alone = measure.usual([run(1), run(1, setup=None)])
+        self.assertEqual((alone["setup"], alone["missed"]), (None, None))
+        self.assertEqual(measure.percent(None), "")
         self.assertFalse(measure.usual([run(1), run(1, 2)])["ok"])
         failed = run(ok=False)
         self.assertIs(measure.usual([runs[0], failed]), failed)
@@ -61,7 +66,7 @@ class Measure(unittest.TestCase):
         conductor = turns.Conductor(3)
 
         def run(who, ends):
-            own = turns.Turns(lambda: None, *ends)
+            own = turns.Turns(lambda: None, *ends, lambda: len(seen))
             try:
                 if dies.get(who) == "first":
                     raise ValueError
@@ -77,6 +82,8 @@ class Measure(unittest.TestCase):
             except ValueError:
                 own.leave()
             self.assertEqual(own.setup is not None, begins and bool(own.seconds))
+            self.assertEqual(len(own.notes), len(own.seconds))
+            self.assertTrue(all(a < b for a, b in zip(own.notes, own.notes[1:], strict=False)))
 
         with unittest.mock.patch.object(turns.threading, "main_thread", threading.current_thread):
             for who, ends in zip("abc", conductor.ends, strict=True):

@@ -164,7 +164,8 @@ def _end():
         place.log(
             f"device {device}: peak reserved {figures['peak_reserved_bytes']}, "
             f"peak requested {figures['peak_requested_bytes']}, "
-            f"{figures['allocations']} allocations, {figures['failures']} failures"
+            f"{figures['allocations']} allocations, {figures['failures']} failures, "
+            f"{figures['miss_ns'] / 1e9:.3f} s in {figures['misses']} misses"
         )
     if place.last:
         _note_peaks()

@@ -20,7 +20,7 @@ class Stats(ctypes.Structure):
             "failures frames_made frames_moved frames_recalled frames_released "
             "frames_released_bytes unmaps device_waits host_waits failed_steps limit target "
             "frames mappings address_bytes private_pools private_reserved_bytes "
-            "peak_active_bytes peak_frames frame_kind"
+            "peak_active_bytes peak_frames frame_kind miss_ns"
         ).split()
     ]
 

@@ -13,6 +13,8 @@ def stats(device=None):
 
     fragmentation: the part of reserved memory that nobody asked for, 0 to 1.
     peak_fragmentation: the same of the two peaks.
+    miss_ns: what the allocator costs beyond about a microsecond for each tensor: nanoseconds in which
+        threads waited for memory to be made, moved or released.
     driver_calls: pieces of memory made, moved and released, and mappings removed.
     frame_kind: "device", "exportable" or "rdma": what new pieces of memory are. A device that refuses
         the kind that was asked for gives the first.

@@ -48,7 +48,8 @@ AT(vmm_stats_t, failed_steps, 176);
 AT(vmm_stats_t, limit, 184);
 AT(vmm_stats_t, address_bytes, 216);
 AT(vmm_stats_t, peak_active_bytes, 240);
-static_assert(sizeof(vmm_stats_t) == 264);
+AT(vmm_stats_t, frame_kind, 256);
+static_assert(sizeof(vmm_stats_t) == 272);
 
 AT(vmm_pressure_t, limit, 24);
 static_assert(sizeof(vmm_pressure_t) == 32);
