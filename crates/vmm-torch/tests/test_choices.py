@@ -27,9 +27,9 @@ assert driver.cuMemRelease(handle) == 0
 print(json.dumps([prop.handles, prop.rdma]))
 """
 
-# What is reserved when a second stream wants as much as the first one has let go, after the first
-# one's work is over and before it; the target is for one of them. In this order, because what is above
-# the target later is on its way out, and then for whoever comes.
+# The most that is reserved when a second stream wants as much as the first one has let go, after the first
+# one's work is over and before it; the target is for one of them. What is above it goes soon. In this
+# order, because what is on its way out is for whoever comes.
 CROSSING = """
 import json, torch, vmm_torch
 vmm_torch.install()
@@ -40,11 +40,12 @@ for busy in (False, True):
     waits = vmm_torch.stats(0)["device_waits"]
     if busy:
         torch.cuda._sleep(2_000_000_000)
+    torch.cuda.reset_peak_memory_stats()
     del x
     with torch.cuda.stream(side):
         y = torch.empty(200 << 20, dtype=torch.uint8, device="cuda")
     stats = vmm_torch.stats(0)
-    found.append([stats["reserved_bytes"] >> 20, stats["device_waits"] - waits])
+    found.append([stats["peak_reserved_bytes"] >> 20, stats["device_waits"] - waits])
     torch.cuda.synchronize()
     del y
     torch.cuda.empty_cache()
