@@ -33,6 +33,9 @@
 /// Its third part.
 #define VMM_VERSION_PATCH 0
 
+/// As a target: none, also where there is a limit. The pool follows what is needed.
+#define VMM_NO_TARGET UINT64_MAX
+
 /// What a call came to. A value exists because a caller acts differently on it; the facts of a
 /// failure are in `vmm_last_error`. Later versions may have more values.
 typedef enum {
@@ -176,8 +179,9 @@ typedef struct {
     uint64_t mock_memory;
     /// Physical memory that is never passed, not even for a moment. 0: no limit.
     uint64_t limit;
-    /// Physical memory that the pool makes ahead of need and tries to stay under. 0: the limit. The
-    /// last run's peak, where it is known, serves best.
+    /// Physical memory that the pool makes ahead of need and tries to stay under. 0: the limit;
+    /// `VMM_NO_TARGET`: none, so that the limit is only not passed. The last run's peak, where it is known,
+    /// serves best.
     uint64_t target;
     /// The longest range of addresses to reserve at once. A device that refuses it is asked for
     /// less. 0: 16 times the device's memory.
@@ -289,7 +293,7 @@ typedef struct {
     uint64_t releases;
     /// Allocations that memory at hand could not serve.
     uint64_t misses;
-    /// Allocations that failed.
+    /// Allocations that failed, also those that could never be served.
     uint64_t failures;
     /// Frames (pieces of physical memory) made.
     uint64_t frames_made;
@@ -607,7 +611,7 @@ vmm_status_t vmm_trim_and_wait(vmm_pool_t *pool, uint64_t keep, uint64_t *releas
 vmm_status_t vmm_set_limit(vmm_pool_t *pool, uint64_t limit);
 
 /// Sets the target in bytes: what the pool makes ahead of need and tries to stay under. 0: the
-/// limit.
+/// limit; `VMM_NO_TARGET`: none, also where there is a limit.
 ///
 /// Needs:
 /// `pool` is NULL or lives.

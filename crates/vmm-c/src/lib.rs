@@ -67,7 +67,7 @@ pub use memory::{
     vmm_stream_t, vmm_used_on,
 };
 pub use options::{
-    vmm_cross_stream_t, vmm_frame_kind_t, vmm_maintenance_t, vmm_pool_options_t,
+    VMM_NO_TARGET, vmm_cross_stream_t, vmm_frame_kind_t, vmm_maintenance_t, vmm_pool_options_t,
     vmm_virtual_memory_t,
 };
 pub use owners::vmm_owner;

@@ -13,6 +13,11 @@ const MOCK_MEMORY: u64 = 141 << 30;
 /// Beyond it a number of peers was never set.
 const MOST_PEERS: usize = 1024;
 
+/// As a target: none, also where there is a limit. The pool follows what is needed.
+pub const VMM_NO_TARGET: u64 = u64::MAX;
+
+const _: () = assert!(VMM_NO_TARGET == PoolOptions::NO_TARGET);
+
 /// How memory that one stream released becomes usable by another.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +101,9 @@ pub struct vmm_pool_options_t {
     pub mock_memory: u64,
     /// Physical memory that is never passed, not even for a moment. 0: no limit.
     pub limit: u64,
-    /// Physical memory that the pool makes ahead of need and tries to stay under. 0: the limit. The
-    /// last run's peak, where it is known, serves best.
+    /// Physical memory that the pool makes ahead of need and tries to stay under. 0: the limit;
+    /// `VMM_NO_TARGET`: none, so that the limit is only not passed. The last run's peak, where it is known,
+    /// serves best.
     pub target: u64,
     /// The longest range of addresses to reserve at once. A device that refuses it is asked for
     /// less. 0: 16 times the device's memory.

@@ -38,7 +38,7 @@ pub struct vmm_stats_t {
     pub releases: u64,
     /// Allocations that memory at hand could not serve.
     pub misses: u64,
-    /// Allocations that failed.
+    /// Allocations that failed, also those that could never be served.
     pub failures: u64,
     /// Frames (pieces of physical memory) made.
     pub frames_made: u64,

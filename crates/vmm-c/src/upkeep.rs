@@ -80,7 +80,7 @@ pub unsafe extern "C" fn vmm_set_limit(pool: *mut vmm_pool_t, limit: u64) -> vmm
 }
 
 /// Sets the target in bytes: what the pool makes ahead of need and tries to stay under. 0: the
-/// limit.
+/// limit; `VMM_NO_TARGET`: none, also where there is a limit.
 ///
 /// # Safety
 /// `pool` is NULL or lives.

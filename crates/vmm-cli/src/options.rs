@@ -138,7 +138,7 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "AMOUNT")]
     pub limit: Option<Amount>,
 
-    /// Memory that the pool tries to stay under, written like a limit [default: the limit]
+    /// Memory that the pool tries to stay under, written like a limit, or none [default: the limit]
     #[arg(long, value_name = "AMOUNT")]
     pub target: Option<Amount>,
 

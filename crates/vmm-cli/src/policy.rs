@@ -105,7 +105,7 @@ impl PolicyOption {
         for (key, amount) in [("limit", self.limit), ("target", target)] {
             let amount = amount.map(|amount| match amount {
                 Amount::Bytes(bytes) => vmm_report::text::bytes(bytes),
-                Amount::OfPeak(_) => amount.to_string(),
+                Amount::OfPeak(_) | Amount::None => amount.to_string(),
             });
             title.extend(amount.map(|amount| format!(", {key} {amount}")));
         }

@@ -1,6 +1,6 @@
 //! How much physical memory to have, and in frames of what length.
 //!
-//! A pool knows its *level* if it has a limit or a target: it makes that much ahead of need, in
+//! A pool knows its *level* if it has a target, or a limit and was not told to go without: it makes that much ahead of need, in
 //! frames of one length, and then only moves them. Without either it follows the peak so far: it
 //! grows in long frames, which cost few calls, and has idle ones exchanged for short ones in the
 //! background, because memory in long frames serves a mixed program badly. ARCHITECTURE.md has the
@@ -8,6 +8,7 @@
 
 use crate::arena::{ArenaId, SMALL_MAX, is_short};
 use crate::churn::Churn;
+use crate::options::PoolOptions;
 use crate::units::round_down;
 use std::time::Duration;
 
@@ -157,9 +158,15 @@ impl Budget {
     /// The level that the user gave.
     fn given_level(&self) -> Option<u64> {
         match (self.limit, self.target) {
+            (_, Some(PoolOptions::NO_TARGET)) => None,
             (Some(limit), Some(target)) => Some(limit.min(target)),
             (limit, target) => limit.or(target),
         }
+    }
+
+    /// The target for those who ask.
+    pub(crate) fn shown_target(&self) -> Option<u64> {
+        self.target.filter(|target| *target != PoolOptions::NO_TARGET)
     }
 
     /// Up to here new frames are made rather than idle ones moved, and idle ones stay.
@@ -207,7 +214,9 @@ impl Budget {
     /// The length of a frame made ahead of need, with `reserved` bytes there already.
     pub(crate) fn ahead_len(&self, arena: ArenaId, reserved: u64) -> u64 {
         let len = self.frame_len(arena);
-        let fine = self.limit.is_some() && reserved > permille(self.ahead(), 1000 - FINE_PERMILLE);
+        let top = |limit| self.given_level().map_or(limit, |_| self.ahead());
+        let is_last_part = |limit| reserved > permille(top(limit), 1000 - FINE_PERMILLE);
+        let fine = self.limit.is_some_and(is_last_part);
         if fine && !is_short(arena) { self.whole_granules(len / FINE_PER_FRAME) } else { len }
     }
 
@@ -291,6 +300,7 @@ mod tests {
         assert_eq!(budget(Some(10), None).known_level(), Some(10));
         assert_eq!(budget(None, Some(7)).known_level(), Some(7));
         assert_eq!(budget(None, None).known_level(), None);
+        assert_eq!(budget(Some(10), Some(PoolOptions::NO_TARGET)).known_level(), None);
     }
 
     #[test]

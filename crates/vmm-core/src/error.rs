@@ -9,7 +9,8 @@ use std::fmt;
 pub enum AllocError {
     /// No state of the pool could ever serve this. A retry cannot help.
     #[error(
-        "{requested} bytes at alignment {alignment} can never fit: the pool's largest possible lease is {largest_ever} bytes{}",
+        "{requested} bytes at alignment {alignment} can never fit: {} is {largest_ever} bytes{}",
+        if *limited { "the limit" } else { "the memory of the device" },
         if alignment.is_power_of_two() { "" } else { ", and an alignment is a power of two" }
     )]
     TooLarge {
@@ -19,6 +20,8 @@ pub enum AllocError {
         alignment: u64,
         /// The most that an empty pool could serve, in bytes.
         largest_ever: u64,
+        /// Whether that is the pool's limit, rather than the memory of the device.
+        limited: bool,
     },
     /// Not now. It may succeed once others release.
     #[error("{0}")]

@@ -18,7 +18,7 @@ impl State {
         Stats {
             counters: self.counters,
             limit: self.budget.limit,
-            target: self.budget.target,
+            target: self.budget.shown_target(),
             frames: self.frames.frames.len() as u64,
             mappings: self.frames.mappings.len() as u64,
             address_bytes: self.address_bytes(),

@@ -363,8 +363,14 @@ impl State {
         taker: StreamSlot,
         frame: FrameId,
     ) -> DeviceResult<()> {
-        let uses: Vec<Point> = self.uses_of(frame).collect();
-        for point in uses {
+        // Uses that the taker's stream is behind already stay what they are: a request that looks again
+        // after a wait for them would else never see them end.
+        let open = |point: &Point| point.stream != taker && !self.timelines.is_reached(*point);
+        let others: Vec<Point> = self.uses_of(frame).filter(open).collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        for point in others {
             self.order_after(device, taker, point)?;
         }
         let now = self.timelines.now(taker);

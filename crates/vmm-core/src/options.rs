@@ -13,7 +13,8 @@ pub struct PoolOptions {
     /// Bytes of physical memory that are never passed, not even for a moment. Default: none.
     pub limit: Option<u64>,
     /// Bytes of physical memory that the pool makes ahead of need and tries to stay under.
-    /// Default: the limit. The last run's peak, where it is known, serves best.
+    /// Default: the limit; [`Self::NO_TARGET`] for a limit that is only not to be passed. The last run's
+    /// peak, where it is known, serves best.
     pub target: Option<u64>,
     /// How memory that one stream released becomes usable by another.
     pub cross_stream: CrossStream,
@@ -31,6 +32,11 @@ pub struct PoolOptions {
     /// Other devices that have access to all memory of the pool, from the start; see
     /// [`crate::Pool::add_peer`] for the cost. Default: none.
     pub peers: Vec<DeviceOrdinal>,
+}
+
+impl PoolOptions {
+    /// As a target: none, also where there is a limit. The pool follows what is needed.
+    pub const NO_TARGET: u64 = u64::MAX;
 }
 
 impl Default for PoolOptions {

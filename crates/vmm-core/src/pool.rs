@@ -185,6 +185,12 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         Ok(obtained.map(|memory| self.lease(memory, request)))
     }
 
+    /// As [`Shared::check`], and counts failures.
+    #[inline]
+    fn check(&self, request: &Request) -> Result<Option<Want>, AllocError> {
+        self.shared().check(request).inspect_err(|_| self.shared().note_failure())
+    }
+
     /// A live extent in a domain and its address, after `note` was called with it under the lock;
     /// `None` for no bytes.
     #[inline]
@@ -194,9 +200,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         request: &Request,
         note: impl Fn(&mut State, LeaseId),
     ) -> Result<Memory, AllocError> {
-        let Some(mut want) = self.handle.shared.check(request)? else {
-            return Ok(None);
-        };
+        let Some(mut want) = self.check(request)? else { return Ok(None) };
         want.domain = domain;
         {
             let mut state = self.handle.shared.lock();
@@ -223,13 +227,12 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         domain: DomainId,
         request: &Request,
     ) -> DeviceResult<Option<Memory>> {
-        match self.obtain_at_hand(domain, request, |_, _| {}) {
-            Ok(None) => {}
-            Ok(at_hand) => return Ok(at_hand),
-            Err(_) => return Ok(None),
+        let shared = self.shared();
+        let Ok(want) = shared.check(request) else { return Ok(None) };
+        if let Ok(Some(at_hand)) = self.obtain_at_hand(domain, request, |_, _| {}) {
+            return Ok(Some(at_hand));
         }
-        let shared = &self.handle.shared;
-        let Ok(Some(want)) = shared.check(request) else { return Ok(None) };
+        let Some(want) = want else { return Ok(Some(None)) };
         let slot = shared.lock().timelines.slot(request.stream);
         let spare = shared.allocate_spare(&Want { slot, domain, ..want });
         self.wake_worker();
@@ -243,9 +246,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         request: &Request,
         note: impl Fn(&mut State, LeaseId),
     ) -> Result<Option<Memory>, AllocError> {
-        let Some(mut want) = self.handle.shared.check(request)? else {
-            return Ok(Some(None));
-        };
+        let Some(mut want) = self.check(request)? else { return Ok(Some(None)) };
         want.domain = domain;
         let mut state = self.handle.shared.lock();
         want.slot = state.timelines.slot(request.stream);
@@ -353,7 +354,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         self.wake_worker();
     }
 
-    /// Sets the target in bytes.
+    /// Sets the target in bytes; `None`: the limit, [`PoolOptions::NO_TARGET`]: none.
     pub fn set_target(&self, target: Option<u64>) {
         {
             let mut state = self.handle.shared.lock();

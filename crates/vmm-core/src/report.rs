@@ -44,7 +44,7 @@ pub struct Counters {
     /// costs beyond the fixed price of an allocation, which is below a microsecond. Device calls, waits
     /// and callbacks are in it.
     pub miss_ns: u64,
-    /// Allocations that failed.
+    /// Allocations that failed, also those that could never be served.
     pub failures: u64,
     /// Frames made.
     pub frames_made: u64,

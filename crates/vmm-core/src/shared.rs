@@ -135,14 +135,22 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 owner: request.owner.0,
                 domain: GENERAL,
             })),
+            _ if is_power => Err(self.too_large(request.len, alignment)),
             _ => Err(self.too_large(request.len, request.alignment)),
         }
     }
 
+    /// The failure of a request that can never be served.
     #[cold]
     fn too_large(&self, requested: u64, alignment: u64) -> AllocError {
-        let largest_ever = self.lock().budget.limit.unwrap_or(u64::MAX).min(self.device_total);
-        AllocError::TooLarge { requested, alignment, largest_ever }
+        let limit = self.lock().budget.limit.filter(|limit| *limit < self.device_total);
+        let largest_ever = limit.unwrap_or(self.device_total);
+        AllocError::TooLarge { requested, alignment, largest_ever, limited: limit.is_some() }
+    }
+
+    #[cold]
+    pub(crate) fn note_failure(&self) {
+        self.lock().counters.failures += 1;
     }
 
     /// The kind of frames that are made from now on.
@@ -188,17 +196,17 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     pub(crate) fn allocate_slow(&self, want: &Want) -> Result<(LeaseId, u64), AllocError> {
         let begin = self.options.clock.now();
         let limit = self.lock().budget.limit;
-        if limit.is_some_and(|limit| want.len > limit) {
-            return Err(self.too_large(want.requested, want.alignment));
-        }
-        let result = match self.climb(want, Effort::All) {
-            Ok(Ok(memory)) => Ok(memory),
-            Ok(Err(refused)) => Err(self.out_of_memory(want, refused)),
-            Err(error) => Err(error.into()),
+        let result = if limit.is_some_and(|limit| want.len > limit) {
+            Err(self.too_large(want.requested, want.alignment))
+        } else {
+            match self.climb(want, Effort::All) {
+                Ok(Ok(memory)) => Ok(memory),
+                Ok(Err(refused)) => Err(self.out_of_memory(want, refused)),
+                Err(error) => Err(error.into()),
+            }
         };
-        self.lock().counters.failures += u64::from(result.is_err());
         self.end_climb(begin);
-        result
+        result.inspect_err(|_| self.note_failure())
     }
 
     /// As [`Self::allocate_slow`] for one who can do without: `None` where that would take a wait for the

@@ -390,3 +390,25 @@ fn the_time_of_misses_is_what_their_calls_and_waits_take() {
     drop(pool);
     expect_clean(&device);
 }
+
+/// A wait for frames on their way out ends, also where what they give back does not suffice.
+#[test]
+fn who_waits_for_frames_on_their_way_out_gets_an_answer() {
+    let device = device(256 * MIB);
+    // No fence is reached at once.
+    device.set_lag(1_000_000);
+    let pool = pool(&device, PoolOptions { limit: Some(64 * MIB), ..by_hand() });
+    let (first, second) = (device.make_stream(), device.make_stream());
+    let held = take(&pool, 32 * MIB, first);
+    let gone = take(&pool, 32 * MIB, first);
+    use_for(&device, &gone, 5_000_000);
+    drop(gone);
+    // Its work is not over, so that its frames are only on their way.
+    assert_eq!(pool.trim(32 * MIB).expect("a trim"), 0);
+    let refused = pool.allocate(40 * MIB, second, Owner::NONE);
+    assert!(matches!(refused, Err(AllocError::OutOfMemory(_))), "{refused:?}");
+    assert!(pool.stats().host_waits <= 2, "{:?}", pool.stats());
+    drop(take(&pool, 32 * MIB, second));
+    drop((held, pool));
+    expect_clean(&device);
+}

@@ -56,6 +56,8 @@ struct Setting {
     cross_stream: CrossStream,
     device: Device,
     granule: u64,
+    /// Nanoseconds from the recording of a fence until it is reached, at the soonest.
+    lag: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,7 +71,7 @@ enum Device {
 fn setting() -> impl Strategy<Value = Setting> {
     (
         prop_oneof![Just(None), Just(Some(64 * MIB)), Just(Some(100 * MIB + 12345))],
-        prop_oneof![Just(None), Just(Some(48 * MIB))],
+        prop_oneof![Just(None), Just(Some(48 * MIB)), Just(Some(PoolOptions::NO_TARGET))],
         prop_oneof![
             Just(CrossStream::WaitOnDevice),
             Just(CrossStream::WhenReached),
@@ -82,13 +84,15 @@ fn setting() -> impl Strategy<Value = Setting> {
             Just(Device::WithoutRemapping)
         ],
         prop_oneof![Just(2 * MIB), Just(64 << 10)],
+        prop_oneof![Just(0), Just(1_000_000)],
     )
-        .prop_map(|(limit, target, cross_stream, device, granule)| Setting {
+        .prop_map(|(limit, target, cross_stream, device, granule, lag)| Setting {
             limit,
             target,
             cross_stream,
             device,
             granule,
+            lag,
         })
 }
 
@@ -112,6 +116,7 @@ fn run(setting: Setting, ops: &[Op]) {
         granule: setting.granule,
         ..options
     }));
+    device.set_lag(setting.lag);
     let clock = device.clone();
     let pool = Pool::new(
         device.clone(),

@@ -5,18 +5,20 @@ use std::str::FromStr;
 
 /// How much memory a limit or a target allows.
 ///
-/// Its text form is `512MiB`, `20GiB`, `1500000000` (bytes) or `1.03x` (times the trace's peak of
-/// requested bytes).
+/// Its text form is `512MiB`, `20GiB`, `1500000000` (bytes), `1.03x` (times the trace's peak of
+/// requested bytes) or `none`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
     /// So many bytes.
     Bytes(u64),
     /// So many times the peak of requested bytes.
     OfPeak(f64),
+    /// No bound. As a target: none, also where there is a limit.
+    None,
 }
 
 impl Amount {
-    /// The number of bytes for a program whose requested bytes peak at `peak_bytes`, on a device that
+    /// The number of bytes, [`u64::MAX`] for none, for a program whose requested bytes peak at `peak_bytes`, on a device that
     /// makes memory in multiples of `granule` bytes.
     ///
     /// Fractions of a byte are cut off. A multiple of at least 1 stands for at least the whole
@@ -30,6 +32,7 @@ impl Amount {
                 scale(peak_bytes, multiple).max(peak_bytes.next_multiple_of(granule))
             }
             Self::OfPeak(multiple) => scale(peak_bytes, multiple),
+            Self::None => u64::MAX,
         }
     }
 }
@@ -82,6 +85,9 @@ impl FromStr for Amount {
     /// [`AmountError`] says which part of the text is wrong.
     fn from_str(text: &str) -> Result<Self, AmountError> {
         let text = text.trim();
+        if text == "none" {
+            return Ok(Self::None);
+        }
         let digits_end =
             text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits_end);
@@ -113,6 +119,7 @@ impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = match self {
             Self::OfPeak(multiple) => return write!(f, "{multiple}x"),
+            Self::None => return f.write_str("none"),
             Self::Bytes(bytes) => *bytes,
         };
         for (unit, name) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
@@ -130,7 +137,7 @@ mod tests {
 
     #[test]
     fn amounts_are_written_as_they_are_read() {
-        for text in ["1", "512", "3KiB", "1025MiB", "2GiB", "1.03x"] {
+        for text in ["1", "512", "3KiB", "1025MiB", "2GiB", "1.03x", "none"] {
             let amount: Amount = text.parse().expect(text);
             assert_eq!(amount.to_string(), text);
         }

@@ -153,7 +153,7 @@ where
     let peak_requested = trace.peak_requested_bytes();
     let granule = device.properties().granule;
     let bytes = |amount: Option<Amount>| amount.map(|a| a.resolve(peak_requested, granule));
-    let limit = bytes(settings.limit);
+    let limit = bytes(settings.limit).filter(|limit| *limit < u64::MAX);
     check_limit(limit, schedule.largest, device.properties().granule)?;
 
     let clock = PoolClock::new(Arc::clone(timeline));

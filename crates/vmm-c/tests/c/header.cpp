@@ -3,6 +3,7 @@
 #include <vmm.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -55,6 +56,7 @@ AT(vmm_pressure_t, limit, 24);
 static_assert(sizeof(vmm_pressure_t) == 32);
 
 static_assert(sizeof(vmm_status_t) == 4 && sizeof(vmm_frame_kind_t) == 4);
+static_assert(VMM_NO_TARGET == UINT64_MAX);
 static_assert(VMM_PANICKED == 12 && VMM_DEVICE_MOCK == 1 && VMM_FRAME_HOST == 3);
 static_assert(std::is_same_v<vmm_stream_t, void *>);
 
