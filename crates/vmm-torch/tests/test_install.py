@@ -157,8 +157,8 @@ class Doors(WithFakeTorch):
             from vmm_torch import build
             tried = []
             build._arguments = lambda torch: []
-            build._compile = lambda cxx, arguments, library: library.write_text(cxx)
-            build.compiler = lambda: "a compiler"
+            build._call = lambda command, log: open(command[-1], "w").write(command[0])
+            build.compiler = lambda: ["a compiler"]
             first = build.allocator()
             assert first.read_text() == "a compiler"
             build.compiler = build._arguments = None
@@ -178,7 +178,7 @@ class Doors(WithFakeTorch):
         code = NOTHING + textwrap.dedent("""
             from vmm_torch import build
             build._arguments = lambda torch: ["-x", "c++", "-"]
-            build.compiler = lambda: sys.executable
+            build.compiler = lambda: [sys.executable]
             build.allocator()
         """)
         status, output = self.run_python(code)
