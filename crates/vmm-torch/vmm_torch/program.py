@@ -35,12 +35,12 @@ def load(name, is_module):
         # `python -m` has put the current folder first already.
         spec, code = _module(name)
         sys.argv[0] = spec.origin
-    elif pkgutil.get_importer(name) is None:
-        return _script(os.path.abspath(name))
+    elif pkgutil.get_importer(path := os.path.abspath(name)) is None:
+        return _script(path)
     else:
         # Python looks there even where it leaves out the folder of a script.
-        _put_first(name, is_safe=True)
-        spec = PathFinder.find_spec("__main__", [name])
+        _put_first(path, is_safe=True)
+        spec = PathFinder.find_spec("__main__", [path])
         if spec is None:
             raise VmmError(f"there is no __main__.py in {name}")
         code = spec.loader.get_code("__main__")

@@ -11,6 +11,8 @@ from .errors import VmmError
 
 # NVIDIA's packages for CUDA 12 have each of them in a folder of its own.
 HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h")
+# Where NVIDIA's installers put the toolkit.
+TOOLKIT = Path("/usr/local/cuda")
 
 
 def compiler():
@@ -54,7 +56,7 @@ def cuda_headers(torch, runtime):
     nvcc = shutil.which("nvcc")
     if nvcc:
         places.append([Path(nvcc).resolve().parent.parent / "include"])
-    places.append([Path("/usr/local/cuda/include")])
+    places.append([TOOLKIT / "include"])
     # Headers of one version where there are, else of any.
     places.append([folder for place in places for folder in place])
     for folders in places:
@@ -64,7 +66,7 @@ def cuda_headers(torch, runtime):
     raise VmmError(
         f"the full door needs CUDA's headers once: run `pip install "
         f'"{_package(torch.version.cuda)}"`, or install a CUDA toolkit (and set CUDA_HOME, if it '
-        'lies elsewhere than /usr/local/cuda), or use install(door="plain")'
+        f"lies elsewhere than {TOOLKIT}), or use install(door='plain')"
     )
 
 
