@@ -196,9 +196,9 @@ class Kept(WithFakeTorch):
 
     def test_it_is_on_disk_before_it_has_its_name(self):
         code = MADE + textwrap.dedent("""
-            done, sync, rename = [], os.fsync, os.rename
+            done, sync, replace = [], os.fsync, os.replace
             os.fsync = lambda file: done.append("synced") or sync(file)
-            os.rename = lambda *names: done.append("named") or rename(*names)
+            os.replace = lambda *names: done.append("named") or replace(*names)
             made.unlink()
             build.allocator()
             assert done == ["synced", "named"], done

@@ -62,7 +62,7 @@ def allocator():
         )
     arguments = _arguments(torch)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
         # Of several processes that start at once one compiles, and the others wait.
         with open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -100,7 +100,7 @@ def _compile(command, library):
         with open(temporary, "rb") as made:
             digest = hashlib.sha256(made.read()).hexdigest()
             os.fsync(made.fileno())
-        temporary.rename(library)
+        os.replace(temporary, library)
     finally:
         temporary.unlink(missing_ok=True)
     _digest_of(library).write_text(f"{digest}  {library.name}\n")

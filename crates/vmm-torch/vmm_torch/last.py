@@ -90,7 +90,7 @@ class LastRun:
             return
         folder = self.file.parent
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            os.makedirs(folder, exist_ok=True)
             with _locked(folder):
                 kept, run = self._kept()
                 if not is_complete or run == self._run:
