@@ -9,7 +9,7 @@ from .installing import install, note_exit
 from .options import Options
 
 USAGE = """\
-usage: python -m vmm_torch [options] SCRIPT.py [ARGS...]
+usage: python -m vmm_torch [options] [--] SCRIPT.py [ARGS...]
        python -m vmm_torch [options] -m MODULE [ARGS...]
        python -m vmm_torch --build
 
@@ -22,7 +22,8 @@ options, each also as a variable of the environment such as VMM_LIMIT:
   --cross-stream HOW     wait, reached, never
   --retention HOW        short, normal, long
   --frames KIND          auto, device, exportable, rdma
-  --log LEVEL            off, info, debug
+  --log LEVEL            off; info: what is in place, and peaks at the end; debug: failed
+                         allocations too. Under torchrun set VMM_LOG
   --door DOOR            auto, full, plain
   --build                compiles the allocator for the installed PyTorch, and ends
   --help                 prints this, and ends

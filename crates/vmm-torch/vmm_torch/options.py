@@ -56,7 +56,8 @@ class Options:
         "auto": in a job of several processes (`WORLD_SIZE` above 1) "exportable" if all are on one
         machine (`LOCAL_WORLD_SIZE`), else "rdma", or what of these the device offers; "device"
         otherwise.
-    log: what is written to standard error: "off", "info", "debug".
+    log: what is written to standard error: "off"; "info" (what is in place, pools as they are made,
+        each device's peaks at the end); "debug" (failed allocations too).
     door: "full" (needs a C++ compiler once for each PyTorch), "plain" (needs none and offers
         less), or "auto": full where that can be had, else plain with a warning that says why.
     """

@@ -9,7 +9,8 @@ def stats(device=None):
     """The figures of the pool of a device, as a dictionary; without a device those of all devices
     in use, by their numbers.
 
-    Beside the counters of libvmm (`vmm_stats_t` in vmm.h says what they count; lengths in bytes):
+    Beside the counters of libvmm (`vmm_stats_t` in `vmm_torch/cpp/vmm.h` says what they count; lengths
+    in bytes):
 
     fragmentation: the part of reserved memory that nobody asked for, 0 to 1.
     peak_fragmentation: the same of the two peaks.
@@ -34,7 +35,7 @@ def snapshot(file, device=None):
 
 def trim(keep=0, device=None, wait=False):
     """Gives idle memory back to the devices until at most `keep` bytes of each are reserved.
-    Returns how many bytes went.
+    Returns how many bytes went. It is made again only when it is needed, also below the target.
 
     Does not wait, unless told so: memory that queued work still uses stays, and goes later.
     """
