@@ -40,7 +40,7 @@ import vmm_torch
 from vmm_torch import installing
 class Door:
     name = "test"
-    install = end = lambda *_: None
+    install = end = set_limit = lambda *_: None
     used = True
     pool = lambda self, device: 1 if self.used and device == 0 else None
 class Library:
@@ -196,7 +196,8 @@ class Ends(WithFakeTorch):
         def work():
             Door.used = sys.argv[1] != "before"
             for call in (vmm_torch.stats, vmm_torch.trim, lambda: vmm_torch.stats(0),
-                         lambda: vmm_torch.snapshot("x.pickle")):
+                         lambda: vmm_torch.snapshot("x.pickle"),
+                         lambda: vmm_torch.set_limit(0)):
                 try:
                     call()
                 except vmm_torch.VmmError as error:
@@ -232,7 +233,7 @@ class Ends(WithFakeTorch):
         for code in (self.BY_FORK, self.BY_MULTIPROCESSING):
             status, output = self.run_python(code, "before", "0")
             self.assertEqual(status, 0, output)
-            self.assertEqual(output.count(installing.FORKED), 4, output)
+            self.assertEqual(output.count(installing.FORKED), 5, output)
             self.assertEqual(output.count("device 0: peak reserved 0"), 1, output)
 
     def test_both_languages_say_it_alike(self):

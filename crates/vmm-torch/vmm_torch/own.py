@@ -50,7 +50,9 @@ def set_limit(limit):
 
     One below what is reserved stops growth at once, and idle memory above it is given back.
     """
-    installed().door.set_limit(parse_limit(limit))
+    place = installed()
+    place.refuse_fork()
+    place.door.set_limit(parse_limit(limit))
 
 
 def share_memory(*_, **__):
