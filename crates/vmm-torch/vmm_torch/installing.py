@@ -17,10 +17,6 @@ from .library import Library
 from .options import LAST, Options
 from .plain import Plain
 
-_lock = threading.Lock()
-_installed = None
-
-
 # PyTorch's own bound on devices is a signed byte.
 MOST_DEVICES = 128
 FORKED = (
@@ -31,6 +27,9 @@ FORKED = (
 NCCL_HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
 NCCL_HOOKS = (NCCL_HOOK, "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
 ON = ("1", "t", "true", "y", "yes")
+
+_lock = threading.Lock()
+_installed = None
 
 
 class Installed:
@@ -75,7 +74,7 @@ class Installed:
 def install(**options):
     """Makes PyTorch take its CUDA memory from vmm, in this process.
 
-    Call it once, before anything uses CUDA. Options are those of `vmm_torch.Options`, each also as
+    Call it once, before anything asks CUDA. Options are those of `vmm_torch.Options`, each also as
     a variable `VMM_LIMIT`, `VMM_TARGET`, `VMM_CROSS_STREAM`, `VMM_RETENTION`, `VMM_FRAMES`,
     `VMM_LOG`, `VMM_DOOR`.
 
