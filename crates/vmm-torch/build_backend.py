@@ -10,12 +10,13 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
+
+from vmm_torch import VmmError, toolchain
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -63,14 +64,21 @@ def _package_files(folder):
     files[f"{NAME}/cpp/vmm.h"] = (header / "vmm.h").read_bytes()
     files[f"{NAME}/libvmm.so"] = _libvmm().read_bytes()
     plain = folder / "libvmm_plain.so"
-    cxx = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    if cxx is None:
-        raise SystemExit("the wheel needs a C++ compiler: install g++, or set CXX")
-    command = [cxx, *"-std=c++17 -O2 -fPIC -shared -fvisibility=hidden -s".split()]
+    command = [*_compiler(), *"-std=c++17 -O2 -fPIC -shared -fvisibility=hidden -s".split()]
     command += [f"-I{header}", str(package / "cpp/plain.cpp"), "-o", str(plain), "-ldl", "-pthread"]
     subprocess.run(command, check=True)
     files[f"{NAME}/libvmm_plain.so"] = plain.read_bytes()
     return files
+
+
+def _compiler():
+    try:
+        found = toolchain.compiler()
+    except VmmError as error:
+        raise SystemExit(f"the wheel needs a C++ compiler: {error}") from None
+    if found is None:
+        raise SystemExit("the wheel needs a C++ compiler: install g++, or set CXX")
+    return found
 
 
 def _libvmm():

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Modules that run without a GPU. The last skips itself where there is no `PyTorch`.
-const TESTS: [&str; 6] = ["options", "install", "last", "wheel", "measure", "on_mock"];
+const TESTS: [&str; 8] =
+    ["options", "program", "install", "build", "last", "wheel", "measure", "on_mock"];
 
 /// `cargo xtask wheel [FOLDER]`: builds the wheel for `PyTorch`.
 pub(crate) fn wheel(args: &[String]) -> Outcome {

@@ -1,6 +1,7 @@
 """What `install` does and says, without PyTorch and without a GPU: a module of its name stands in for
 PyTorch."""
 
+import ast
 import os
 import tempfile
 import textwrap
@@ -8,6 +9,8 @@ import unittest
 from pathlib import Path
 
 import support
+
+from vmm_torch import build, installing
 
 # As much of PyTorch as `install` looks at.
 FAKE_TORCH = """
@@ -19,6 +22,14 @@ FAKE_TORCH = """
         device_count = staticmethod(lambda: {devices})
     class _C:
         pass
+    class device:
+        def __init__(self, text):
+            if not isinstance(text, str):
+                raise TypeError("device() received an invalid combination of arguments")
+            self.type, _, index = text.partition(":")
+            self.index = int(index) if index else None
+            if self.type not in ("cpu", "cuda"):
+                raise RuntimeError("Expected one of cpu, cuda")
     compiled_with_cxx11_abi = lambda: True
 """
 
@@ -29,8 +40,9 @@ import vmm_torch
 from vmm_torch import installing
 class Door:
     name = "test"
-    install = end = lambda *_: None
-    pool = lambda self, device: device + 1
+    install = end = set_limit = lambda *_: None
+    used = True
+    pool = lambda self, device: 1 if self.used and device == 0 else None
 class Library:
     path = "libvmm.so"
     version = lambda self: "0"
@@ -43,6 +55,10 @@ PEAK = int(sys.argv[-1]) if sys.argv[-1].isdigit() else 0
 installing.Library = Library
 """
 NO_DOOR = NOTHING + "installing._door = lambda wanted: Door()\n"
+
+
+# A library without the functions of libvmm.
+OTHER_LIBRARY = build.loaded("libc.so.6")
 
 
 class WithFakeTorch(unittest.TestCase):
@@ -69,8 +85,10 @@ class Refusals(WithFakeTorch):
         for arguments, part in (
             ({"cuda": None}, "built without CUDA"),
             ({"initialised": True}, "CUDA is in use already: call vmm_torch.install() before"),
-            ({"devices": 0}, "there is no GPU"),
+            ({"devices": 0}, "see what `nvidia-smi` and CUDA_VISIBLE_DEVICES show"),
             ({"VMM_LIBRARY": "/nowhere/libvmm.so"}, "/nowhere/libvmm.so is missing"),
+            ({"VMM_LIBRARY": OTHER_LIBRARY}, "install both from one wheel"),
+            ({"VMM_LIBRARY": __file__}, "libvmm cannot be loaded"),
             ({"VMM_LIMIT": "lots"}, "VMM_LIMIT is 'lots'"),
         ):
             status, output = self.run_python("import vmm_torch; vmm_torch.install()", **arguments)
@@ -105,6 +123,7 @@ class Refusals(WithFakeTorch):
         status, output = self.run_python(code, "--build")
         self.assertEqual(status, 2, output)
         self.assertIn("vmm_torch: PyTorch cannot be imported", output)
+        self.assertIn("install it for this Python, ", output)
         self.assertEqual(len(output.splitlines()), 1, output)
 
 
@@ -151,43 +170,6 @@ class Doors(WithFakeTorch):
         self.assertEqual(status, 1, output)
         self.assertIn("needs a C++ compiler: install g++", output.splitlines()[-1])
 
-    def test_what_was_compiled_needs_no_compiler(self):
-        code = NOTHING + textwrap.dedent("""
-            import os, torch
-            from vmm_torch import build
-            tried = []
-            build._arguments = lambda torch: []
-            build._compile = lambda cxx, arguments, library: library.write_text(cxx)
-            build.compiler = lambda: "a compiler"
-            first = build.allocator()
-            assert first.read_text() == "a compiler"
-            build.compiler = build._arguments = None
-            assert build.allocator() == first
-            torch.__version__ = "2.12.0"
-            try:
-                build.compiler = lambda: None
-                build.allocator()
-            except vmm_torch.VmmError as error:
-                print(error)
-        """)
-        status, output = self.run_python(code)
-        self.assertEqual(status, 0, output)
-        self.assertIn("needs a C++ compiler", output)
-
-    def test_what_does_not_compile_says_where_the_reasons_are(self):
-        code = NOTHING + textwrap.dedent("""
-            from vmm_torch import build
-            build._arguments = lambda torch: ["-x", "c++", "-"]
-            build.compiler = lambda: sys.executable
-            build.allocator()
-        """)
-        status, output = self.run_python(code)
-        self.assertEqual(status, 1, output)
-        self.assertRegex(output.splitlines()[-1], "does not compile against this PyTorch")
-        (log,) = self.folder.glob("cache/*/allocator.log")
-        self.assertIn("-x c++ -", log.read_text())
-        self.assertEqual(list(self.folder.glob("cache/*/*.so")), [])
-
 
 class Ends(WithFakeTorch):
     def test_a_forked_process_ends_without_the_allocator(self):
@@ -205,6 +187,90 @@ class Ends(WithFakeTorch):
         self.assertEqual(status, 0, output)
         self.assertEqual(output.count("ended"), 1, output)
         self.assertEqual(output.count("device 0: peak reserved 0"), 1, output)
+
+    FORKS = NOTHING + textwrap.dedent("""
+        import os
+        Door.used = sys.argv[1] == "before"
+        installing._door = lambda wanted: Door()
+        vmm_torch.install(target="last", log="info")
+        def work():
+            Door.used = sys.argv[1] != "before"
+            for call in (vmm_torch.stats, vmm_torch.trim, lambda: vmm_torch.stats(0),
+                         lambda: vmm_torch.snapshot("x.pickle"),
+                         lambda: vmm_torch.set_limit(0)):
+                try:
+                    call()
+                except vmm_torch.VmmError as error:
+                    print(error, flush=True)
+        Library.trim = lambda *_: 0
+        Library.write_snapshot = lambda *_: None
+    """)
+    BY_FORK = FORKS + textwrap.dedent("""
+        if os.fork() == 0:
+            work()
+            sys.exit(0)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    """)
+    BY_MULTIPROCESSING = FORKS + textwrap.dedent("""
+        import multiprocessing
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+    """)
+
+    def test_a_process_forked_before_cuda_was_used_ends_as_any_other(self):
+        for code in (self.BY_FORK, self.BY_MULTIPROCESSING):
+            status, output = self.run_python(code, "after", str(100 << 20))
+            self.assertEqual(status, 0, output)
+            self.assertEqual(output.count("device 0: peak reserved 0"), 1, output)
+            self.assertNotIn("forked", output)
+            (kept,) = self.folder.glob("cache/last/*.json")
+            self.assertIn(str(100 << 20), kept.read_text())
+            kept.unlink()
+
+    def test_one_forked_from_a_process_that_had_used_cuda_is_told_so(self):
+        for code in (self.BY_FORK, self.BY_MULTIPROCESSING):
+            status, output = self.run_python(code, "before", "0")
+            self.assertEqual(status, 0, output)
+            self.assertEqual(output.count(installing.FORKED), 5, output)
+            self.assertEqual(output.count("device 0: peak reserved 0"), 1, output)
+
+    def test_both_languages_say_it_alike(self):
+        source = (build.SOURCES / "pools.h").read_text()
+        text = source.split("FORKED = ")[1].split(";")[0]
+        # Texts one after the other are one, in both.
+        self.assertEqual(ast.literal_eval(f"({text})"), f"vmm_torch: {installing.FORKED}")
+
+
+class Devices(WithFakeTorch):
+    def test_only_those_that_there_are(self):
+        code = NO_DOOR + textwrap.dedent("""
+            vmm_torch.install()
+            for device in (0, "cuda", "cuda:0"):
+                assert "reserved_bytes" in vmm_torch.stats(device)
+            for device in (1, 7, -1, "cuda:2", "cpu", True, 0.0, "foo"):
+                try:
+                    vmm_torch.stats(device)
+                except vmm_torch.VmmError as error:
+                    print(repr(device), error)
+        """)
+        status, output = self.run_python(code, devices=2)
+        self.assertEqual(status, 0, output)
+        none, kind = "there is no CUDA device", "give the number of a CUDA device"
+        expected = {
+            "1": "no memory of CUDA device 1 is in use yet",
+            "7": f"{none} 7: PyTorch can use 2",
+            "-1": none,
+            "'cuda:2'": f"{none} 2",
+            "'cpu'": kind,
+            "True": kind,
+            "0.0": kind,
+            "'foo'": kind,
+        }
+        for line, (device, part) in zip(output.splitlines(), expected.items(), strict=True):
+            self.assertTrue(line.startswith(f"{device} "), line)
+            self.assertIn(part, line)
 
 
 class Spawned(WithFakeTorch):
@@ -285,12 +351,21 @@ class Spawned(WithFakeTorch):
 
 class Nccl(WithFakeTorch):
     def test_it_registers_no_general_memory(self):
-        name = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+        name, alias = installing.NCCL_HOOKS
         code = NO_DOOR + f"\nimport os\nvmm_torch.install()\nprint(os.environ.get({name!r}))"
-        for value, left in (("1", "0"), ("True", "0"), ("0", "0")):
-            status, output = self.run_python(code, **{name: value})
-            self.assertEqual((status, output.splitlines()[-1]), (0, left))
-            self.assertEqual("vmm_torch sets " + name in output, value != "0", output)
+        for given, left in (
+            *(({name: on}, "0") for on in ("1", "True", "t", "Y", "yes")),
+            ({name: "0"}, "0"),
+            ({name: "f"}, "f"),
+            ({alias: "1"}, "0"),
+            ({alias: "1", name: "no"}, "no"),
+            ({alias: "0", name: "1"}, "0"),
+            ({alias: "n"}, "None"),
+        ):
+            status, output = self.run_python(code, **given)
+            self.assertEqual((status, output.splitlines()[-1]), (0, left), given)
+            is_on = given.get(name, given.get(alias)).lower() in installing.ON
+            self.assertEqual(f"vmm_torch sets {name} to 0" in output, is_on, output)
 
 
 if __name__ == "__main__":

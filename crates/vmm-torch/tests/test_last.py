@@ -1,9 +1,11 @@
 """The target "last": needs neither PyTorch nor a GPU."""
 
+import copy
 import json
 import os
 import shutil
 import subprocess
+import textwrap
 import unittest
 import unittest.mock
 import warnings
@@ -16,8 +18,8 @@ MIB = 1 << 20
 
 
 class Files(WithFakeTorch):
-    def run_of(self, *argv, rank=None, process="MainProcess", gpus=("GPU",)):
-        environ = {"VMM_CACHE": str(self.folder), **({"RANK": rank} if rank else {})}
+    def run_of(self, *argv, process="MainProcess", gpus=("GPU",), **environ):
+        environ["VMM_CACHE"] = str(self.folder)
         with (
             unittest.mock.patch.dict(os.environ, environ, clear=True),
             unittest.mock.patch.object(last.sys, "argv", list(argv)),
@@ -50,7 +52,10 @@ class Files(WithFakeTorch):
             self.run_of(str(script)),
             self.run_of(str(script), "--size", "3"),
             self.run_of(str(script), "--size 3"),
-            self.run_of(str(script), rank="1"),
+            self.run_of(str(script), RANK="1"),
+            self.run_of(str(script), RANK="1", WORLD_SIZE="2"),
+            self.run_of(str(script), RANK="1", WORLD_SIZE="4"),
+            self.run_of(str(script), RANK="2", WORLD_SIZE="4"),
             self.run_of(str(script), process="SpawnProcess-1"),
             self.run_of(str(script), gpus=("GPU", "other GPU")),
             self.run_of("-c"),
@@ -64,6 +69,46 @@ class Files(WithFakeTorch):
         self.assertEqual(len({run.file for run in runs}), len(runs))
         self.assertEqual(self.run_of(str(link)).file, runs[0].file)
         self.assertEqual(self.run_of(os.path.relpath(script)).file, runs[0].file)
+
+    def test_ranks_are_those_of_other_launchers_too(self):
+        of_torchrun = self.run_of("train.py", RANK="1", WORLD_SIZE="2")
+        slurm = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
+        for environ in (
+            slurm,
+            {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
+            {"PMI_RANK": "1", "PMI_SIZE": "2"},
+        ):
+            self.assertEqual(self.run_of("train.py", **environ).file, of_torchrun.file)
+            self.assertNotEqual(self.run_of("train.py").file, of_torchrun.file)
+        # torchrun in a job of Slurm tells more.
+        other = self.run_of("train.py", RANK="0", WORLD_SIZE="16", **slurm)
+        self.assertEqual(other.file, self.run_of("train.py", RANK="0", WORLD_SIZE="16").file)
+
+    def kept(self, run):
+        return json.loads(run.file.read_text())["peak_requested_bytes"]
+
+    def test_a_run_that_stopped_early_only_raises(self):
+        for peaks, is_complete, kept in (
+            ({0: 100, 1: 90}, True, {"0": 100, "1": 90}),
+            ({0: 50}, False, {"0": 100, "1": 90}),
+            ({0: 50, 1: 120}, False, {"0": 100, "1": 120}),
+            ({2: 7}, False, {"0": 100, "1": 120, "2": 7}),
+            ({0: 60}, True, {"0": 60}),
+        ):
+            run = self.run_of("train.py")
+            run.note(peaks)
+            run.write(is_complete)
+            self.assertEqual(self.kept(run), kept)
+
+    def test_of_the_processes_of_one_run_the_greatest_counts(self):
+        for peaks in ((10, 30, 20), (2, 1, 3)):
+            parent = self.run_of("train.py")
+            for peak in peaks:
+                child = copy.deepcopy(parent)
+                child.note({0: peak})
+                child.write()
+            # The run before counts no more, though it needed more.
+            self.assertEqual(self.kept(parent), {"0": max(peaks)})
 
     def test_whole_granules_are_the_least(self):
         for peak, target in (
@@ -193,6 +238,74 @@ class Runs(WithFakeTorch):
         status, output = self.run_python(code, str(100 * MIB))
         self.assertEqual(status, 0, output)
         self.assertIn(f"target={int(100 * MIB * 1.015)}", output)
+
+    # A program as other launchers start it, whose need and end are in the environment.
+    PROGRAM = """
+        import os, sys
+        Library.stats = lambda self, pool: dict.fromkeys(FIGURES, 0) | {
+            "peak_requested_bytes": int(os.environ["PEAK"])
+        }
+        def work():
+            exec(os.environ["ENDS"])
+        if __name__ == "__main__":
+            work()
+    """
+
+    def check_end(self, launch, ends, peak):
+        """What is kept after a run that needed 100 and then one that needed 10 and ended so."""
+        for ends_so, needs in (("pass", 100), (ends, 10)):
+            status, output = self.run_python(launch, PEAK=str(needs), ENDS=ends_so)
+            self.assertNotIn("vmm_torch:", output)
+        (kept,) = self.folder.glob("cache/last/*.json")
+        self.assertIn(f'"0": {peak}\n', kept.read_text(), f"{ends}: {status}, {output}")
+        kept.unlink()
+
+    ENDS = (
+        ("pass", 10),
+        ("sys.exit()", 10),
+        ("sys.exit(0)", 10),
+        ("sys.exit(3)", 100),
+        ("sys.exit('it failed')", 100),
+        ("raise ValueError('failed')", 100),
+        ("raise KeyboardInterrupt", 100),
+    )
+
+    def test_ends_of_a_program_that_installs(self):
+        install = "import vmm_torch; vmm_torch.install(target='last')\n"
+        program = NO_DOOR + install + textwrap.dedent(self.PROGRAM)
+        for ends, peak in self.ENDS:
+            self.check_end(program, ends, peak)
+
+    def test_ends_of_an_unchanged_program(self):
+        (self.folder / "sitecustomize.py").write_text(NO_DOOR)
+        program = self.folder / "program.py"
+        program.write_text("from sitecustomize import *\n" + textwrap.dedent(self.PROGRAM))
+        launch = f"""
+            import os, sys
+            command = ["-m", "vmm_torch", "--target", "last", {str(program)!r}]
+            os.execv(sys.executable, [sys.executable, *command])
+        """
+        for ends, peak in (*self.ENDS, ("raise SystemExit(3)", 100), ("raise SystemExit", 10)):
+            self.check_end(launch, ends, peak)
+
+    def test_ends_of_processes_of_multiprocessing(self):
+        # These end where nobody needs `sys.exit` and Python shows no exception of theirs.
+        program = textwrap.dedent("""
+            Door.used = False
+            vmm_torch.install(target="last")
+            import multiprocessing, os
+            def child():
+                Door.used = True
+                work()
+        """)
+        program += textwrap.dedent(self.PROGRAM).replace(
+            "    work()\n",
+            "    other = multiprocessing.get_context('fork').Process(target=child)\n"
+            "    other.start()\n"
+            "    other.join()\n",
+        )
+        for ends, peak in (*self.ENDS, ("raise SystemExit(3)", 100), ("raise SystemExit", 10)):
+            self.check_end(NO_DOOR + program, ends, peak)
 
     def test_a_cache_that_cannot_be_written_is_one_warning(self):
         for _ in range(2):

@@ -115,7 +115,7 @@ class MemPools(support.GpuTest):
             self.skipTest("there is no C++ compiler here")
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder, "foreign.so")
-            command = [compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+            command = [*compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
             command += ["-x", "none", build.loaded("libcudart.so")]
             subprocess.run(command, input=FOREIGN.encode(), check=True)
             allocator = torch.cuda.memory.CUDAPluggableAllocator(

@@ -38,7 +38,7 @@ class OnMock(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             program = str(Path(folder, name))
             own = [f"-I{build.SOURCES}", str(FOLDER / f"{name}.cpp")]
-            command = [build.compiler(), *kept[:1], *own, *kept[1:]]
+            command = [*build.compiler(), *kept[:1], *own, *kept[1:]]
             command += ["-Wl,--allow-shlib-undefined", "-o", program]
             self.compile_and_run(command, program, libvmm, folders)
 
@@ -55,7 +55,7 @@ class OnMock(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             program = str(Path(folder, "plain_on_mock"))
             # The program's own functions serve as the CUDA runtime, so others must find them.
-            command = [build.compiler(), *"-std=c++17 -O1 -g -rdynamic".split()]
+            command = [*build.compiler(), *"-std=c++17 -O1 -g -rdynamic".split()]
             command += [f"-I{build.header_folder()}", f"-I{sources}"]
             command += [str(FOLDER / "plain_on_mock.cpp"), "-o", program, "-ldl", "-pthread"]
             self.compile_and_run(command, program, libvmm, ())

@@ -54,7 +54,8 @@ class Choosing(unittest.TestCase):
             ({"colour": 1}, {}, ("no option 'colour'", "limit")),
             ({"retention": "ever"}, {}, ("retention is 'ever'", "short, normal, long")),
             ({}, {"VMM_DOOR": "back"}, ("VMM_DOOR is 'back'", "auto, full, plain")),
-            ({}, {"VMM_TARGET": "much"}, ("VMM_TARGET is 'much'", "20GiB")),
+            ({}, {"VMM_TARGET": "lst"}, ("VMM_TARGET is 'lst'", "20GiB", 'or "last"')),
+            ({"target": -1}, {}, ("target is -1", 'or "last"')),
             ({}, {"VMM_LIMIT": "1"}, ("VMM_LIMIT is '1'", "the least is 2 MiB")),
             ({"cross_stream": "later"}, {}, ("cross_stream is 'later'", "wait, reached, never")),
             ({}, {"VMM_FRAMES": "host"}, ("VMM_FRAMES is 'host'", "exportable, rdma")),
@@ -63,6 +64,12 @@ class Choosing(unittest.TestCase):
                 Options.choose(given, environ)
             for part in parts:
                 self.assertIn(part, str(caught.exception))
+
+    def test_the_door_is_what_its_variable_says(self):
+        for door in ("auto", "full", "plain"):
+            self.assertEqual(Options.choose({}, {"VMM_DOOR": door}), Options(door=door))
+        self.assertEqual(Options.choose({"door": "full"}, {"VMM_DOOR": "plain"}).door, "full")
+        self.assertEqual(Options.choose({}, {}).door, "auto")
 
     def test_numbers_for_the_library(self):
         settings = Options(limit=5, retention="short", cross_stream="never").settings({})
@@ -135,11 +142,20 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(split(["-m", "pack.age", "-m"]), ({}, "module", ["pack.age", "-m"]))
         self.assertEqual(split(["--target=last", "-h"]), ({"target": "last"}, "help", []))
         self.assertEqual(split(["--build"]), ({}, "build", []))
+        self.assertEqual(split(["--", "a.py", "-x"]), ({}, "script", ["a.py", "-x"]))
+        given = ["--log", "info", "--", "--odd.py", "--"]
+        self.assertEqual(split(given), ({"log": "info"}, "script", ["--odd.py", "--"]))
 
     def test_faults(self):
         for arguments, part in (
             (["--speed", "x.py"], "no option --speed"),
             (["--limit"], "wants a"),
+            (["--build=foo"], "--build takes no value"),
+            (["-m=foo"], "-m takes no value"),
+            (["--=x.py"], "-- takes no value"),
+            (["--build", "--log=x"], "--build goes with no options and no program"),
+            (["--build", "x.py"], "--build goes with no options and no program"),
+            (["--log=info", "--build"], "--build goes with no options and no program"),
         ):
             with self.assertRaises(VmmError) as caught:
                 split(arguments)
@@ -188,6 +204,12 @@ class CommandLine(unittest.TestCase):
         for arguments, part in (
             (["none.py"], "there is no none.py"),
             ([], "no program is named"),
+            (["-m"], "no program is named"),
+            (["--"], "no program is named"),
+            (["--limit", "1GiB"], "no program is named"),
+            (["--limit", "s.py"], "limit is 's.py': give bytes"),
+            (["--log", "s.py", "x"], "log is 's.py': it can be off, info, debug"),
+            (["-m", "nosuch"], "vmm_torch: No module named nosuch"),
         ):
             status, output = self.run_main(*arguments)
             self.assertEqual(status, 2)

@@ -15,6 +15,17 @@ from pathlib import Path
 import support
 
 
+def build(folder, library, **environ):
+    """Builds the wheel in a folder; what came of it."""
+    return subprocess.run(
+        [sys.executable, support.PACKAGE / "build_backend.py", folder],
+        env={**os.environ, "VMM_LIBRARY": str(library), **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
 class Wheel(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -33,15 +44,25 @@ class Wheel(unittest.TestCase):
             input=source.encode(),
             check=True,
         )
-        subprocess.run(
-            [sys.executable, builder, folder.name],
-            env={**os.environ, "VMM_LIBRARY": str(library)},
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        done = build(folder.name, library)
+        if done.returncode != 0:
+            raise AssertionError(done.stdout)
+        cls.library = library
         (cls.path,) = Path(folder.name).glob("*.whl")
         with zipfile.ZipFile(cls.path) as archive:
             cls.files = {name: archive.read(name) for name in archive.namelist()}
+
+    def test_any_compiler_builds_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = build(folder, self.library, CXX="env VMM_TRIED=1 g++")
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertEqual([path.name for path in Path(folder).iterdir()], [self.path.name])
+        with tempfile.TemporaryDirectory() as folder:
+            done = build(folder, self.library, CXX="g++-none")
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertEqual(len(done.stdout.splitlines()), 1, done.stdout)
+            self.assertIn("CXX is 'g++-none', and there is no command g++-none", done.stdout)
+            self.assertEqual(list(Path(folder).iterdir()), [])
 
     def test_the_name_says_what_it_runs_on(self):
         self.assertRegex(self.path.name, r"^vmm_torch-[\d.]+-py3-none-manylinux_2_\d+_x86_64\.whl$")
@@ -65,6 +86,8 @@ class Wheel(unittest.TestCase):
                 self.assertEqual(lines[name], f"sha256={digest.decode()},{len(content)}")
 
     def test_it_has_what_it_needs(self):
+        for source in (support.PACKAGE / "vmm_torch").glob("*.py"):
+            self.assertIn(f"vmm_torch/{source.name}", self.files)
         for name in ("__init__.py", "__main__.py", "libvmm.so", "libvmm_plain.so"):
             self.assertIn(f"vmm_torch/{name}", self.files)
         for source in (support.PACKAGE / "vmm_torch" / "cpp").glob("*.h"):

@@ -4,29 +4,21 @@ One call of the C++ compiler, without nvcc and ninja; seconds on most machines. 
 in a folder of the user, under a name made of everything it depends on.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
 import subprocess
-import sysconfig
+import sys
 import tempfile
 from pathlib import Path
 
 from .errors import VmmError
+from .toolchain import compiler, cuda_headers
 
 SOURCES = Path(__file__).resolve().parent / "cpp"
 # Whose headers the sources were checked with.
 OLDEST = (2, 11)
-
-
-def compiler():
-    """The C++ compiler: `CXX`, or the first of the usual ones; None if there is none."""
-    for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
-        found = name and shutil.which(name)
-        if found:
-            return found
-    return None
 
 
 def cache_folder():
@@ -43,7 +35,9 @@ def pytorch():
     try:
         import torch
     except ImportError as error:
-        raise VmmError(f"PyTorch cannot be imported: {error}") from error
+        raise VmmError(
+            f"PyTorch cannot be imported: {error}; install it for this Python, {sys.executable}"
+        ) from error
     if torch.version.cuda is None:
         raise VmmError(
             f"PyTorch {torch.__version__} is built without CUDA: install a build for CUDA"
@@ -58,7 +52,7 @@ def allocator():
     check_version(torch.__version__)
     folder = cache_folder() / f"torch-{torch.__version__}-{_key(torch)}"
     library = folder / "allocator.so"
-    if library.exists():
+    if _is_whole(library):
         return library
     cxx = compiler()
     if cxx is None:
@@ -68,12 +62,12 @@ def allocator():
         )
     arguments = _arguments(torch)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
         # Of several processes that start at once one compiles, and the others wait.
         with open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not library.exists():
-                _compile(cxx, arguments, library)
+            if not _is_whole(library):
+                _compile([*cxx, *arguments], library)
     except OSError as error:
         raise VmmError(
             f"the compiled allocator cannot be kept in {folder}: {error}; "
@@ -96,22 +90,53 @@ def numbers(version):
     return tuple(int(part) for part in version.split("+")[0].split(".")[:2])
 
 
-def _compile(cxx, arguments, library):
+def _compile(command, library):
     # Renamed when it is complete, so that no one loads half a file.
     with tempfile.NamedTemporaryFile(dir=library.parent, suffix=".so", delete=False) as made:
-        temporary = made.name
-    command = [cxx, *arguments, "-o", temporary]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        temporary = Path(made.name)
+    try:
+        _call([*command, "-o", str(temporary)], library.with_suffix(".log"))
+        temporary.chmod(0o755)
+        with open(temporary, "rb") as made:
+            digest = hashlib.sha256(made.read()).hexdigest()
+            os.fsync(made.fileno())
+        os.replace(temporary, library)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _digest_of(library).write_text(f"{digest}  {library.name}\n")
+
+
+def _call(command, log):
+    """Calls the compiler; what it says of an error goes to the file `log`."""
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+    except OSError as error:
+        raise VmmError(
+            f"the C++ compiler {command[0]} cannot be run: {error}; set CXX to another, or use "
+            'install(door="plain")'
+        ) from error
     if done.returncode != 0:
-        os.unlink(temporary)
-        log = library.with_suffix(".log")
         log.write_text(" ".join(command) + "\n" + done.stdout)
         raise VmmError(
             f"the allocator does not compile against this PyTorch ({log} says why): "
             'use a version that vmm_torch supports, or install(door="plain")'
         )
-    os.chmod(temporary, 0o755)
-    os.replace(temporary, library)
+
+
+def _is_whole(library):
+    """Whether a compiled allocator is there as it was written. A machine that stops or a full disk
+    may leave less of it, which would end the program that loads it."""
+    with contextlib.suppress(OSError, IndexError):
+        digest = _digest_of(library).read_text().split()[0]
+        return digest == hashlib.sha256(library.read_bytes()).hexdigest()
+    return False
+
+
+def _digest_of(library):
+    """The file with the digest of a compiled allocator, as `sha256sum --check` reads it."""
+    return library.with_suffix(".sha256")
 
 
 def _arguments(torch):
@@ -130,10 +155,7 @@ def _arguments(torch):
     return [
         *_flags(torch),
         f"-I{header_folder()}",
-        "-isystem",
-        str(root / "include"),
-        "-isystem",
-        str(cuda_headers(runtime)),
+        *(f"-isystem{folder}" for folder in (root / "include", *cuda_headers(torch, runtime))),
         str(SOURCES / "allocator.cpp"),
         *map(str, [*libraries, runtime]),
         "-ldl",
@@ -154,33 +176,9 @@ def _flags(torch):
 
 def header_folder():
     """Where vmm.h lies: in this package, or in the source tree it is part of."""
-    if (SOURCES / "vmm.h").exists():
+    if os.path.exists(SOURCES / "vmm.h"):
         return SOURCES
     return SOURCES.parents[2] / "vmm-c" / "include"
-
-
-def cuda_headers(runtime):
-    """The folder of the CUDA headers: the toolkit's, or that of NVIDIA's packages."""
-    folders = [
-        Path(os.environ[name]) / "include"
-        for name in ("CUDA_HOME", "CUDA_PATH")
-        if name in os.environ
-    ]
-    folders.append(Path(runtime).resolve().parent.parent / "include")
-    site = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
-    folders += sorted(site.glob("cu*/include")) + [site / "cuda_runtime" / "include"]
-    nvcc = shutil.which("nvcc")
-    if nvcc:
-        folders.append(Path(nvcc).resolve().parent.parent / "include")
-    folders += [Path("/usr/local/cuda/include")]
-    for folder in folders:
-        # NVIDIA's package of the runtime alone lacks the second.
-        if (folder / "cuda_runtime_api.h").exists() and (folder / "crt/host_defines.h").exists():
-            return folder
-    raise VmmError(
-        "the full door needs CUDA's headers once: install a CUDA toolkit (or set CUDA_HOME), or "
-        'the package nvidia-cuda-crt beside nvidia-cuda-runtime, or use install(door="plain")'
-    )
 
 
 def loaded(name):

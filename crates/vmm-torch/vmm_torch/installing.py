@@ -17,6 +17,17 @@ from .library import Library
 from .options import LAST, Options
 from .plain import Plain
 
+# PyTorch's own bound on devices is a signed byte.
+MOST_DEVICES = 128
+FORKED = (
+    "this process was forked from one that had used CUDA, and cannot use it: start it with the "
+    'method "spawn"'
+)
+# PyTorch's switch and an older name of it, and the values that switch it on.
+NCCL_HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+NCCL_HOOKS = (NCCL_HOOK, "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
+ON = ("1", "t", "true", "y", "yes")
+
 _lock = threading.Lock()
 _installed = None
 
@@ -30,18 +41,40 @@ class Installed:
         self.door = door
         self.library = library
         self.last = last
-        self.process = os.getpid()
+        # The program ends with an error.
+        self.failed = False
         self.ended = False
+        # This process was forked from one that had used CUDA. What it has is a copy, whose locks may
+        # be held by threads that it lacks. One that was forked before may use CUDA.
+        self.is_dead = False
+        self._used_at_fork = False
+        os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
     def log(self, text):
         if self.options.log != "off":
             print(f"vmm_torch: {text}", file=sys.stderr)
 
+    def pools(self):
+        """The pools of the devices in use, by the devices' numbers."""
+        found = {number: self.door.pool(number) for number in range(MOST_DEVICES)}
+        return {number: pool for number, pool in found.items() if pool}
+
+    def refuse_fork(self):
+        if self.is_dead:
+            raise VmmError(FORKED)
+
+    def _before_fork(self):
+        torch = sys.modules["torch"]
+        self._used_at_fork = torch.cuda.is_initialized() or bool(self.pools())
+
+    def _after_fork(self):
+        self.is_dead = self.is_dead or self._used_at_fork
+
 
 def install(**options):
     """Makes PyTorch take its CUDA memory from vmm, in this process.
 
-    Call it once, before anything uses CUDA. Options are those of `vmm_torch.Options`, each also as
+    Call it once, before anything asks CUDA. Options are those of `vmm_torch.Options`, each also as
     a variable `VMM_LIMIT`, `VMM_TARGET`, `VMM_CROSS_STREAM`, `VMM_RETENTION`, `VMM_FRAMES`,
     `VMM_LOG`, `VMM_DOOR`.
 
@@ -73,6 +106,7 @@ def install(**options):
         )
         if last:
             _note_before_resets(torch)
+            _note_exits()
         if no_target:
             _installed.log(f"no target: {no_target}")
 
@@ -89,22 +123,27 @@ def _ready():
     torch = build.pytorch()
     if torch.cuda.is_initialized():
         raise VmmError(
-            "CUDA is in use already: call vmm_torch.install() before the first tensor on a GPU, or "
-            "start the program with `python -m vmm_torch`"
+            "CUDA is in use already: call vmm_torch.install() before anything asks CUDA, or start "
+            "the program with `python -m vmm_torch`"
         )
     if torch.cuda.device_count() == 0:
-        raise VmmError("there is no GPU that PyTorch can use here")
+        raise VmmError(
+            "there is no GPU that PyTorch can use here: see what `nvidia-smi` and "
+            "CUDA_VISIBLE_DEVICES show, or run the program without vmm_torch"
+        )
     return torch
 
 
 def _keep_nccl_from_general_memory():
     """NCCL would register ranges whose memory moves."""
-    name = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
-    if os.environ.get(name, "0").lower() in ("1", "true", "yes", "y", "on"):
-        os.environ[name] = "0"
+    # As PyTorch reads them, the first that is set counts.
+    value = next((os.environ[name] for name in NCCL_HOOKS if name in os.environ), "0")
+    if value.lower() in ON:
+        os.environ[NCCL_HOOK] = "0"
         warnings.warn(
-            f"vmm_torch sets {name} to 0: the memory under tensors' addresses may move when they are "
-            "free, so NCCL cannot register it; torch.cuda.MemPool(backend.mem_allocator) is for that",
+            f"vmm_torch sets {NCCL_HOOK} to 0: the memory under tensors' addresses may move when "
+            "they are free, so NCCL cannot register it; "
+            "torch.cuda.MemPool(backend.mem_allocator) is for that",
             stacklevel=3,
         )
 
@@ -143,6 +182,23 @@ def _note_before_resets(torch):
             setattr(torch._C, name, noted)
 
 
+def _note_exits():
+    """Notes with which status a program ends, which is not known at its end."""
+    leave = sys.exit
+
+    def noted(status=None, /):
+        note_exit(status)
+        leave(status)
+
+    sys.exit = noted
+
+
+def note_exit(status):
+    """Notes that the program wants to end with this status of `sys.exit`."""
+    if _installed is not None and status not in (None, 0):
+        _installed.failed = True
+
+
 def _note_peaks():
     from .own import stats
 
@@ -153,8 +209,7 @@ def _note_peaks():
 
 def _end():
     place = _installed
-    # What a forked process has is a copy: its locks may be held by threads that it lacks.
-    if os.getpid() != place.process or place.ended:
+    if place.is_dead or place.ended:
         return
     place.ended = True
     place.door.end()
@@ -169,4 +224,14 @@ def _end():
         )
     if place.last:
         _note_peaks()
-        place.last.write()
+        place.last.write(is_complete=not _has_failed(place))
+
+
+def _has_failed(place):
+    """Whether the program ends by an exception, or with an error as its status."""
+    # multiprocessing calls `_end` while the exception is under way; else Python has shown it.
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        note_exit(error.code)
+        error = None
+    return place.failed or error is not None or getattr(sys, "last_type", None) is not None

@@ -33,7 +33,7 @@ def path():
     """Where libvmm.so lies: `VMM_LIBRARY`, or in this package."""
     named = os.environ.get("VMM_LIBRARY")
     library = Path(named) if named else FOLDER / "libvmm.so"
-    if not library.exists():
+    if not os.path.exists(library):
         raise VmmError(
             f"{library} is missing: install vmm_torch from its wheel, or set VMM_LIBRARY to a "
             "libvmm.so"
@@ -49,7 +49,10 @@ class Library:
         try:
             self._lib = ctypes.CDLL(str(self.path))
         except OSError as error:
-            raise VmmError(f"libvmm cannot be loaded: {error}") from error
+            raise VmmError(
+                f"libvmm cannot be loaded: {error}; install vmm_torch from its wheel anew, or set "
+                "VMM_LIBRARY to a libvmm.so that was built for this machine"
+            ) from error
         pool, length = ctypes.c_void_p, ctypes.c_uint64
         for name, arguments in {
             "vmm_stats": [pool, ctypes.POINTER(Stats)],
@@ -59,6 +62,11 @@ class Library:
             "vmm_last_error": [],
             "vmm_version": [],
         }.items():
+            if not hasattr(self._lib, name):
+                raise VmmError(
+                    f"{self.path} has no {name}: it is of another version than vmm_torch; install "
+                    "both from one wheel"
+                )
             getattr(self._lib, name).argtypes = arguments
         self._lib.vmm_last_error.restype = ctypes.c_char_p
         self._lib.vmm_version.restype = ctypes.c_char_p

@@ -46,7 +46,8 @@ class Options:
         0: as much as the device has.
     target: memory that the pool makes ahead of need and tries to stay under; the last run's peak,
         where it is known, serves best. "last": what the last run of the same command needed;
-        0: the limit.
+        0: the limit where one is given, else none. What `empty_cache` or `trim` gave back is made
+        again only when it is needed.
     cross_stream: how memory that one stream released becomes usable by another: "wait" (the other
         stream waits on the device), "reached" (once the work is over), "never".
     retention: how long idle memory above the target is kept: "short" (1 s), "normal" (10 s),
@@ -55,7 +56,8 @@ class Options:
         "auto": in a job of several processes (`WORLD_SIZE` above 1) "exportable" if all are on one
         machine (`LOCAL_WORLD_SIZE`), else "rdma", or what of these the device offers; "device"
         otherwise.
-    log: what is written to standard error: "off", "info", "debug".
+    log: what is written to standard error: "off"; "info" (what is in place, pools as they are made,
+        each device's peaks at the end); "debug" (failed allocations too).
     door: "full" (needs a C++ compiler once for each PyTorch), "plain" (needs none and offers
         less), or "auto": full where that can be had, else plain with a warning that says why.
     """
@@ -146,7 +148,12 @@ def _check(name, value, shown):
     if name == "limit":
         return parse_limit(value, shown)
     if name == "target":
-        return LAST if value == LAST else parse_bytes(value, shown)
+        if value == LAST:
+            return LAST
+        try:
+            return parse_bytes(value, shown)
+        except OptionError as fault:
+            raise OptionError(f'{fault}, or "{LAST}"') from None
     known = {
         "cross_stream": tuple(CROSS_STREAM),
         "retention": tuple(RETENTION_SECONDS),

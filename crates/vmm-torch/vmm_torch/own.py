@@ -9,7 +9,8 @@ def stats(device=None):
     """The figures of the pool of a device, as a dictionary; without a device those of all devices
     in use, by their numbers.
 
-    Beside the counters of libvmm (`vmm_stats_t` in vmm.h says what they count; lengths in bytes):
+    Beside the counters of libvmm (`vmm_stats_t` in `vmm_torch/cpp/vmm.h` says what they count; lengths
+    in bytes):
 
     fragmentation: the part of reserved memory that nobody asked for, 0 to 1.
     peak_fragmentation: the same of the two peaks.
@@ -21,8 +22,7 @@ def stats(device=None):
     """
     place = installed()
     if device is not None:
-        pool = _pool(place, device)
-        return _derived(place.library.stats(pool))
+        return _derived(place.library.stats(_pool(place, device)))
     return {number: _derived(place.library.stats(pool)) for number, pool in _pools(place).items()}
 
 
@@ -35,7 +35,7 @@ def snapshot(file, device=None):
 
 def trim(keep=0, device=None, wait=False):
     """Gives idle memory back to the devices until at most `keep` bytes of each are reserved.
-    Returns how many bytes went.
+    Returns how many bytes went. It is made again only when it is needed, also below the target.
 
     Does not wait, unless told so: memory that queued work still uses stays, and goes later.
     """
@@ -50,7 +50,9 @@ def set_limit(limit):
 
     One below what is reserved stops growth at once, and idle memory above it is given back.
     """
-    installed().door.set_limit(parse_limit(limit))
+    place = installed()
+    place.refuse_fork()
+    place.door.set_limit(parse_limit(limit))
 
 
 def share_memory(*_, **__):
@@ -84,22 +86,40 @@ def _unused(requested, reserved):
 
 
 def _pools(place):
-    import torch
-
-    found = {number: place.door.pool(number) for number in range(torch.cuda.device_count())}
-    return {number: pool for number, pool in found.items() if pool}
+    place.refuse_fork()
+    return place.pools()
 
 
 def _pool(place, device):
-    import torch
-
-    if isinstance(device, int):
-        index = device
-    else:
-        index = None if device is None else torch.device(device).index
-    if index is None:
-        index = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    place.refuse_fork()
+    index = _index(device)
     pool = place.door.pool(index)
     if not pool:
         raise VmmError(f"no memory of CUDA device {index} is in use yet")
     return pool
+
+
+def _index(device):
+    """The number of a CUDA device: of a number, a text such as "cuda:1", a `torch.device`, or, for
+    None and "cuda", the present one."""
+    import torch
+
+    index, kind = device, "cuda"
+    if device is None:
+        index = None
+    elif isinstance(device, bool) or not isinstance(device, int):
+        try:
+            named = torch.device(device)
+            index, kind = named.index, named.type
+        except (RuntimeError, TypeError):
+            kind = None
+    if kind != "cuda":
+        raise VmmError(f'device is {device!r}: give the number of a CUDA device, or "cuda:0"')
+    if index is None:
+        return torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    if not 0 <= index < torch.cuda.device_count():
+        raise VmmError(
+            f"there is no CUDA device {index}: PyTorch can use {torch.cuda.device_count()} here, "
+            "numbered from 0"
+        )
+    return index

@@ -7,6 +7,7 @@ itself, in words. Out of memory is a RuntimeError here, not a `torch.OutOfMemory
 """
 
 import ctypes
+import os
 
 from . import build
 from .errors import VmmError
@@ -30,7 +31,7 @@ class Plain:
 
     def __init__(self):
         self._path = FOLDER / "libvmm_plain.so"
-        if not self._path.exists():
+        if not os.path.exists(self._path):
             raise VmmError(
                 f"{self._path} is missing: install vmm_torch from its wheel, or use "
                 'install(door="full"), which needs a C++ compiler'
@@ -38,7 +39,9 @@ class Plain:
         try:
             self._lib = ctypes.CDLL(str(self._path))
         except OSError as error:
-            raise VmmError(f"{self._path} cannot be loaded: {error}") from error
+            raise VmmError(
+                f"{self._path} cannot be loaded: {error}; install vmm_torch from its wheel anew"
+            ) from error
         self._lib.vmm_torch_pool.restype = ctypes.c_void_p
         self._lib.vmm_torch_set_limit.argtypes = [
             ctypes.c_uint64,
@@ -83,7 +86,10 @@ class Plain:
         try:
             memory.change_current_allocator(allocator)
         except RuntimeError as failure:
-            raise VmmError(f"vmm_torch cannot be installed: {failure}") from failure
+            raise VmmError(
+                f"vmm_torch cannot be installed: {failure}; call vmm_torch.install() before "
+                "anything asks CUDA, and put in no other allocator"
+            ) from failure
 
     def pool(self, device):
         """The pool of a device, None before its first use."""

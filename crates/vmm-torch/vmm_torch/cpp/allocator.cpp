@@ -38,7 +38,9 @@ int vmm_torch_install(const char *libvmm, const vmm_torch_settings_t *settings, 
             return vmm::refuse(wrong.c_str(), error, room);
         }
         if (vmm::ca::get()->initialized()) {
-            return vmm::refuse("CUDA is in use already", error, room);
+            return vmm::refuse("CUDA is in use already: call vmm_torch.install() before anything "
+                               "asks CUDA",
+                               error, room);
         }
         vmm::memory().pools.configure(*settings);
         pthread_atfork(nullptr, nullptr, [] { vmm::memory().note_fork(); });
