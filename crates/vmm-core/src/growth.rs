@@ -230,7 +230,9 @@ impl State {
             };
             let idle = idle.iter().filter(|frame| !stays(frame));
             let (granted, others) = idle.partition(|frame| frame.granted);
-            let longest_rest = self.budget.too_long(LARGE).filter(|_| means.ceiling > 0);
+            // Where no new frames can be had in their place, long ones have to do for a rest.
+            let may_make = means.ceiling > 0 && self.room(u64::MAX) >= need;
+            let longest_rest = self.budget.too_long(LARGE).filter(|_| may_make);
             for idle in [others, granted] {
                 gap.fill(idle, longest_rest.unwrap_or(u64::MAX), &mut chosen);
             }

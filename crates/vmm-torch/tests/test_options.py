@@ -54,8 +54,8 @@ class Choosing(unittest.TestCase):
             ({"colour": 1}, {}, ("no option 'colour'", "limit")),
             ({"retention": "ever"}, {}, ("retention is 'ever'", "short, normal, long")),
             ({}, {"VMM_DOOR": "back"}, ("VMM_DOOR is 'back'", "auto, full, plain")),
-            ({}, {"VMM_TARGET": "lst"}, ("VMM_TARGET is 'lst'", "20GiB", 'or "last"')),
-            ({"target": -1}, {}, ("target is -1", 'or "last"')),
+            ({}, {"VMM_TARGET": "lst"}, ("VMM_TARGET is 'lst'", "20GiB", '"last" or "none"')),
+            ({"target": -1}, {}, ("target is -1", '"last" or "none"')),
             ({}, {"VMM_LIMIT": "1"}, ("VMM_LIMIT is '1'", "the least is 2 MiB")),
             ({"cross_stream": "later"}, {}, ("cross_stream is 'later'", "wait, reached, never")),
             ({}, {"VMM_FRAMES": "host"}, ("VMM_FRAMES is 'host'", "exportable, rdma")),
@@ -88,6 +88,8 @@ class Choosing(unittest.TestCase):
             "VMM_LOG": "debug",
         }
         settings = Options.choose({}, environ).settings({})
+        no_target = Options.choose({"target": "none"}, environ).settings({})
+        self.assertEqual(no_target.target, (1 << 64) - 1)
         found = {name: getattr(settings, name) for name, _ in settings._fields_}
         expected = {
             "limit": 4 << 30,

@@ -16,6 +16,9 @@ LOG = {"off": 0, "info": 1, "debug": 2}
 DOORS = ("auto", "full", "plain")
 # The target that is what the last run of the same command needed; see last.py.
 LAST = "last"
+# None, also where there is a limit; VMM_NO_TARGET in vmm.h.
+NONE = "none"
+NO_TARGET = 2**64 - 1
 # The shortest memory that CUDA maps, in bytes: no limit can be below it.
 GRANULE = 2 << 20
 _UNITS = {"": 1, "B": 1}
@@ -46,7 +49,7 @@ class Options:
         0: as much as the device has.
     target: memory that the pool makes ahead of need and tries to stay under; the last run's peak,
         where it is known, serves best. "last": what the last run of the same command needed;
-        0: the limit where one is given, else none. What `empty_cache` or `trim` gave back is made
+        "none"; 0: the limit where one is given, else none. What `empty_cache` or `trim` gave back is made
         again only when it is needed.
     cross_stream: how memory that one stream released becomes usable by another: "wait" (the other
         stream waits on the device), "reached" (once the work is over), "never".
@@ -95,10 +98,10 @@ class Options:
         return "device" if size == "1" else "exportable" if here == size else "rdma"
 
     def settings(self, environ=os.environ):
-        """The options as numbers, for the library; the target must be one."""
+        """The options as numbers, for the library; the target must not be "last" any more."""
         return Settings(
             limit=self.limit,
-            target=self.target,
+            target=NO_TARGET if self.target == NONE else self.target,
             time_to_live_ns=RETENTION_SECONDS[self.retention] * 10**9,
             cross_stream=CROSS_STREAM[self.cross_stream],
             frame_kind=FRAMES[self.frame_kind(environ)],
@@ -148,12 +151,12 @@ def _check(name, value, shown):
     if name == "limit":
         return parse_limit(value, shown)
     if name == "target":
-        if value == LAST:
-            return LAST
+        if value in (LAST, NONE):
+            return value
         try:
             return parse_bytes(value, shown)
         except OptionError as fault:
-            raise OptionError(f'{fault}, or "{LAST}"') from None
+            raise OptionError(f'{fault}, "{LAST}" or "{NONE}"') from None
     known = {
         "cross_stream": tuple(CROSS_STREAM),
         "retention": tuple(RETENTION_SECONDS),

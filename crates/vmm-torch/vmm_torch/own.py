@@ -48,7 +48,8 @@ def trim(keep=0, device=None, wait=False):
 def set_limit(limit):
     """Sets the memory of each device that is never passed, in bytes or as "20GiB"; 0: none.
 
-    One below what is reserved stops growth at once, and idle memory above it is given back.
+    One below what is reserved stops growth at once, and idle memory above it is given back. No memory
+    is made because of it: that is what the target and the limit of `install` are for.
     """
     place = installed()
     place.refuse_fork()

@@ -26,6 +26,7 @@ namespace vmm {
     FUNCTION(release)                                                                              \
     FUNCTION(reset_peaks)                                                                          \
     FUNCTION(set_limit)                                                                            \
+    FUNCTION(set_target)                                                                           \
     FUNCTION(stats)                                                                                \
     FUNCTION(status_name)                                                                          \
     FUNCTION(trim)                                                                                 \

@@ -14,7 +14,7 @@ extern "C" {
 // What Python chose; the fields are those of `vmm_torch.options.Settings`.
 struct vmm_torch_settings_t {
     uint64_t limit;           // bytes a device; 0: none
-    uint64_t target;          // bytes a device; 0: the limit
+    uint64_t target;          // bytes a device; 0: the limit, if there is one
     uint64_t time_to_live_ns; // 0: the library's default
     uint32_t cross_stream;    // a vmm_cross_stream_t
     uint32_t frame_kind;      // a vmm_frame_kind_t
@@ -34,7 +34,10 @@ constexpr int MOST_DEVICES = 128;
 
 class Pools {
   public:
-    void configure(const vmm_torch_settings_t &settings) { settings_ = settings; }
+    void configure(const vmm_torch_settings_t &settings) {
+        settings_ = settings;
+        limit_ = settings.limit;
+    }
     const vmm_torch_settings_t &settings() const { return settings_; }
 
     // The pool of a device, NULL if it was not used yet.
@@ -51,11 +54,11 @@ class Pools {
         return pool != nullptr ? pool : make(device);
     }
 
-    // Lowers the limit of a device to a share of its memory, 1 being all of it.
+    // Lowers the limit of a device to a share of its memory, 1 being all of it. The target stays.
     void set_fraction(int device, double fraction) {
         vmm_pool_t *pool = of(device);
         std::lock_guard<std::mutex> hold(mutex_);
-        apply_limit(pool, settings_.limit, fraction);
+        apply_limit(pool, limit_, fraction);
         fractions_[static_cast<size_t>(device)] = fraction;
     }
 
@@ -64,17 +67,17 @@ class Pools {
         return fractions_[static_cast<size_t>(device)].value_or(1.0);
     }
 
-    // Sets the limit in bytes of every device, 0 being none. Memory above it that is idle goes. One
-    // that a device refuses changes nothing.
+    // Sets the limit in bytes of every device, 0 being none. Memory above it that is idle goes; the
+    // target stays, so that none is made for it. One that a device refuses changes nothing.
     void set_limit(uint64_t limit) {
         std::lock_guard<std::mutex> hold(mutex_);
         try {
             apply_limit(limit);
         } catch (...) {
-            apply_limit(settings_.limit);
+            apply_limit(limit_);
             throw;
         }
-        settings_.limit = limit;
+        limit_ = limit;
     }
 
     // Lets `peer` use the memory of `device`, now or when its pool is made.
@@ -103,8 +106,8 @@ class Pools {
         options.size = sizeof options;
         options.device_kind = settings_.device_kind;
         options.device_ordinal = static_cast<uint32_t>(device);
-        options.limit = settings_.limit;
-        options.target = settings_.target;
+        options.limit = limit_;
+        options.target = target();
         options.time_to_live_ns = settings_.time_to_live_ns;
         options.cross_stream = settings_.cross_stream;
         options.frame_kind = settings_.frame_kind;
@@ -122,11 +125,34 @@ class Pools {
             throw std::runtime_error(format("vmm_torch: no memory pool on device %d: %s", device,
                                             fault(status).c_str()));
         }
+        leave_the_device_room(device, pool, options.target);
         if (settings_.log_level > 0) {
             std::fprintf(stderr, "vmm_torch: made the pool of device %d\n", device);
         }
         pools_[index].store(pool, std::memory_order_release);
         return pool;
+    }
+
+    // What is made ahead of need: only what was chosen at the start. Limits that come later and shares
+    // of the device, as programs set them for PyTorch's own allocator, are only not passed.
+    uint64_t target() const {
+        uint64_t chosen = settings_.target != 0 ? settings_.target : settings_.limit;
+        return chosen != 0 ? chosen : VMM_NO_TARGET;
+    }
+
+    // A target of the whole device or more would leave nothing for CUDA's libraries.
+    static void leave_the_device_room(int device, vmm_pool_t *pool, uint64_t target) {
+        vmm_device_info_t info = {};
+        info.size = sizeof info;
+        if (target == VMM_NO_TARGET || lib.device_info(pool, &info) != VMM_OK ||
+            target < info.total) {
+            return;
+        }
+        lib.set_target(pool, VMM_NO_TARGET);
+        std::fprintf(stderr,
+                     "vmm_torch: no memory is made ahead on device %d, since the target or limit of "
+                     "%s is more than its %s: choose less\n",
+                     device, in_units(target).c_str(), in_units(info.total).c_str());
     }
 
     // `mutex_` is held in both.
@@ -163,6 +189,7 @@ class Pools {
     }
 
     vmm_torch_settings_t settings_ = {};
+    uint64_t limit_ = 0;
     std::mutex mutex_;
     // Pools are never destroyed: they end with the process, in whatever state it leaves.
     std::array<std::atomic<vmm_pool_t *>, MOST_DEVICES> pools_ = {};
