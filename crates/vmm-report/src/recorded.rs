@@ -79,11 +79,9 @@ impl<'a> Recorded<'a> {
     #[must_use]
     pub fn new(file: &'a DetailedTrace, index: usize) -> Self {
         let (trace, details) = (&file.trace.devices[index], &file.details[index]);
-        let is_own =
-            |(key, value): &(String, String)| key == "allocator" && value.starts_with("vmm");
         let allocator = match file.trace.source {
             Source::Rmm => Allocator::Unknown,
-            Source::PyTorch if file.trace.settings.iter().any(is_own) => Allocator::Vmm,
+            Source::PyTorch if file.trace.settings.iter().any(is_of_vmm) => Allocator::Vmm,
             Source::PyTorch => Allocator::PyTorch,
         };
         let lengths = match allocator {
@@ -174,11 +172,23 @@ fn has_history(trace: &DeviceTrace, allocator: Allocator) -> bool {
     allocator != Allocator::Vmm || !is_live(first) || !events.all(is_live)
 }
 
+/// Whether a setting says that this project's pool served the program: in the pool's snapshot of itself, or
+/// in a history of `PyTorch`'s.
+fn is_of_vmm((key, value): &(String, String)) -> bool {
+    match key.as_str() {
+        "allocator" => value.starts_with("vmm"),
+        _ => CONFIGURATIONS.contains(&key.as_str()) && value == "vmm",
+    }
+}
+
+/// Where `PyTorch` has what was chosen for its allocator.
+const CONFIGURATIONS: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+
 /// Whether the settings of `PyTorch` switch expandable segments on.
 pub(crate) fn expands(settings: &[(String, String)]) -> bool {
     let of = |key: &str| settings.iter().find(|(name, _)| name == key).map(|(_, value)| value);
     of("expandable_segments").is_some_and(|value| value == "True")
-        || ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
+        || CONFIGURATIONS
             .into_iter()
             .filter_map(of)
             .any(|conf| conf.replace(' ', "").contains("expandable_segments:True"))

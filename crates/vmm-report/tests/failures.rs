@@ -334,13 +334,15 @@ fn a_snapshot_of_this_pool_has_no_classes() {
     assert!(found.advice[0].contains("snapshot of itself"), "{:?}", found.advice);
 
     // A program that runs on the pool and records itself has one.
-    let mut program = Program::default();
-    program.alloc(BASE, 500, "kv", 0);
-    program.alloc(BASE + MIB, MIB, "kv", 0);
-    let settings = [("allocator", "vmm 0.1.0")];
-    let file = program.write_with(folder.path(), Vec::new(), &settings);
-    let found = Inspection::new(&file, 0, Vec::new());
-    assert!(found.has_history && found.allocator == Allocator::Vmm);
+    for setting in [("allocator", "vmm 0.1.0"), ("PYTORCH_CUDA_ALLOC_CONF", "vmm")] {
+        let mut program = Program::default();
+        program.alloc(BASE, 500, "kv", 0);
+        program.alloc(BASE + MIB, MIB, "kv", 0);
+        let settings = [setting, ("expandable_segments", "True")];
+        let file = program.write_with(folder.path(), Vec::new(), &settings);
+        let found = Inspection::new(&file, 0, Vec::new());
+        assert!(found.has_history && found.allocator == Allocator::Vmm);
+    }
 }
 
 #[test]
