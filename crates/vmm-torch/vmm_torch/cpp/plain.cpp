@@ -52,12 +52,13 @@ struct Runtime {
         return done;
     }
 
-    bool is_capturing(Stream stream) const {
+    std::optional<bool> is_capturing(Stream stream) const {
         int status = 0;
-        if (stream_status(stream, &status) != 0) {
-            // The legacy stream says so while another one captures.
+        if (int error = stream_status(stream, &status); error != 0) {
             (void)last_error();
-            return true;
+            // The legacy stream, while another one captures: cudaErrorStreamCaptureImplicit. Others
+            // are no streams any more.
+            return error == 906 ? std::nullopt : std::optional(false);
         }
         // Not cudaStreamCaptureStatusNone.
         return status != 0;

@@ -5,10 +5,13 @@
 #include "pools.h"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <unordered_map>
 #include <utility>
 
 struct CUstream_st;
@@ -82,17 +85,46 @@ inline const std::shared_ptr<const char> &this_thread() {
     return own;
 }
 
+// A private pool of libvmm's that is nobody's yet; it goes with this unless it is taken. It is made
+// without the lock that guards the routes: that records a fence on every stream, which waits where
+// a stream's queue is full.
+class Fresh {
+  public:
+    explicit Fresh(vmm_pool_t *pool) : pool_(pool) {}
+    Fresh(const Fresh &) = delete;
+    Fresh &operator=(const Fresh &) = delete;
+    ~Fresh() {
+        if (id_ != 0) {
+            lib.private_release(pool_, id_);
+        }
+    }
+
+    void make() {
+        if (vmm_status_t status = lib.private_create(pool_, &id_); status != VMM_OK) {
+            throw std::runtime_error("vmm_torch: " + fault(status));
+        }
+    }
+    bool made() const { return id_ != 0; }
+    uint64_t take() { return std::exchange(id_, 0); }
+
+  private:
+    vmm_pool_t *pool_;
+    uint64_t id_ = 0;
+};
+
 // The private pools of one device. Not for several threads at once, but for `any`.
 class Routes {
   public:
-    // Whether a stream captures a graph, or has a capture that failed and was not ended; NULL where
-    // that cannot be asked.
-    bool (*is_capturing)(Stream) = nullptr;
+    // Whether a stream captures a graph, or has a capture that failed and was not ended; nothing
+    // where it cannot say, as the legacy stream while another one captures. Empty: none captures.
+    std::function<std::optional<bool>(Stream)> is_capturing;
     // Waits for all work of the device, and is false if that cannot be done. Empty: no need to.
     std::function<bool()> wait;
     // Held while `wait` runs, and while the route of a capture begins; see settle.h. Taken before
     // the lock that guards the rest, and not held while an allocator of users is called.
     std::mutex gate;
+    // Time passes; tests say how.
+    std::chrono::steady_clock::time_point (*clock)() = &std::chrono::steady_clock::now;
 
     // Whether an allocation may belong to a private pool at all.
     bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
@@ -103,8 +135,10 @@ class Routes {
         note_return();
         for (auto at = underway_.rbegin(); at != underway_.rend(); ++at) {
             if (at->filter(stream)) {
-                at->captured = at->captured || (is_capturing != nullptr && is_capturing(stream));
-                at->pool->captured = at->pool->captured || at->captured;
+                if (captures(stream)) {
+                    at->captured_on = stream;
+                    at->pool->captured = true;
+                }
                 return at->pool;
             }
         }
@@ -116,53 +150,64 @@ class Routes {
         return at == pools_.end() ? nullptr : at->second.get();
     }
 
-    // The name of a pool by libvmm's number; that of the general one if there is none.
-    PoolName name_of(uint64_t id) const {
+    // The names of the pools by libvmm's numbers.
+    std::unordered_map<uint64_t, PoolName> names() const {
+        std::unordered_map<uint64_t, PoolName> found;
         for (const auto &[name, pool] : pools_) {
-            if (id != 0 && pool->id == id) {
-                return name;
+            if (pool->id != 0) {
+                found.emplace(pool->id, name);
             }
         }
-        return {0, 0};
+        return found;
     }
 
-    // Adds a user to a pool, and makes it for the first one.
-    PrivatePool *use(vmm_pool_t *pool, PoolName name, std::shared_ptr<Source> source = nullptr) {
-        std::unique_ptr<PrivatePool> &slot = pools_[name];
-        if (slot == nullptr) {
-            auto made = std::make_unique<PrivatePool>();
-            made->name = name;
-            if (source == nullptr) {
-                vmm_status_t status = lib.private_create(pool, &made->id);
-                if (status != VMM_OK) {
-                    pools_.erase(name);
-                    throw std::runtime_error("vmm_torch: " + fault(status));
-                }
-            }
-            made->source = std::move(source);
-            slot = std::move(made);
+    // Whether a pool of this name is gone, and has allocations that live on.
+    bool outlived(PoolName name) const {
+        return std::any_of(outlived_.begin(), outlived_.end(),
+                           [&](const auto &pool) { return pool->name == name; });
+    }
+
+    // Adds a user to a pool. For its first one there is a source, or what libvmm has made.
+    PrivatePool *use(Fresh &fresh, PoolName name, std::shared_ptr<Source> source = nullptr) {
+        auto at = pools_.find(name);
+        if (at == pools_.end()) {
+            at = pools_.emplace(name, std::make_unique<PrivatePool>()).first;
+            PrivatePool &made = *at->second;
+            made.name = name;
+            made.id = source == nullptr ? fresh.take() : 0;
+            made.source = std::move(source);
         }
-        ++slot->users;
-        return slot.get();
+        ++at->second->users;
+        return at->second.get();
     }
 
     // `stream` is the current one; `opening`: a capture is about to begin on it.
-    void begin(vmm_pool_t *pool, PoolName name, Filter filter, Stream stream, bool opening) {
+    void begin(Fresh &fresh, PoolName name, Filter filter, Stream stream, bool opening) {
+        // One that failed may be tried again.
+        drop_failed();
         for (const Route &route : underway_) {
             if (route.pool->name == name) {
                 throw std::runtime_error("vmm_torch: allocations already go to this memory pool; "
                                          "end that before beginning anew");
             }
         }
-        note_return();
-        PrivatePool *target = use(pool, name);
-        underway_.push_back({target, std::move(filter), stream, this_thread(), opening, false});
+        dropped_.erase(std::remove(dropped_.begin(), dropped_.end(), name), dropped_.end());
+        // A capture whose route had ended goes on with this one.
+        bool goes_on = paused_.erase({name, stream}) != 0 && may_capture(stream);
+        underway_.reserve(underway_.size() + 1);
+        underway_.push_back({use(fresh, name), std::move(filter), stream, stream, this_thread(),
+                             opening || goes_on, opening, clock()});
         count_.store(underway_.size(), std::memory_order_relaxed);
     }
 
     void end(PoolName name) {
         for (auto at = underway_.begin(); at != underway_.end(); ++at) {
             if (at->pool->name == name) {
+                for (Stream stream : {at->stream, at->captured_on}) {
+                    if (may_capture(stream)) {
+                        paused_.emplace(name, stream);
+                    }
+                }
                 underway_.erase(at);
                 count_.store(underway_.size(), std::memory_order_relaxed);
                 return;
@@ -187,25 +232,30 @@ class Routes {
         leave(*pool);
     }
 
-    // Whether one of the streams on which routes began captures a graph, or is about to.
-    bool capturing() const {
-        for (const Route &route : underway_) {
-            bool soon = route.opening && !route.thread.expired();
-            if (is_capturing != nullptr && (soon || is_capturing(route.stream))) {
-                return true;
-            }
+    // Whether a stream captures a graph on which a route began or that allocated from one, or is
+    // about to. Routes may have ended since: libraries end that of a capture and begin it again.
+    bool capturing() {
+        for (auto at = paused_.begin(); at != paused_.end();) {
+            at = may_capture(at->second) ? std::next(at) : paused_.erase(at);
         }
-        return false;
+        return !paused_.empty() ||
+               std::any_of(underway_.begin(), underway_.end(), [&](const Route &route) {
+                   bool soon = route.opening && !route.thread.expired() &&
+                               clock() - route.begun < LONGEST_OPENING;
+                   return (soon && is_capturing) || may_capture(route.stream) ||
+                          may_capture(route.captured_on);
+               });
     }
 
     // Ends the routes of captures that failed. PyTorch forgets them: it neither ends such a route nor
     // releases the pool. A route of this very thread whose capture is over can be none that is just
-    // about to be ended, nor can one of a thread that has ended.
+    // about to be ended, nor can one of a thread that has ended. Routes that are for no capture end
+    // when their users say so, whatever was captured meanwhile.
     void drop_failed() {
         note_return();
         for (auto at = underway_.begin(); at != underway_.end();) {
             bool near = at->thread.expired() || at->thread.lock() == this_thread();
-            bool over = at->captured && near && !is_capturing(at->stream);
+            bool over = at->of_capture && near && is_capturing && !may_capture(at->stream);
             if (over) {
                 leave(*at->pool);
                 dropped_.push_back(at->pool->name);
@@ -213,6 +263,14 @@ class Routes {
             at = over ? underway_.erase(at) : at + 1;
         }
         count_.store(underway_.size(), std::memory_order_relaxed);
+    }
+
+    // Whether a pool may serve everyone when there is no other memory: what is free in it belongs
+    // to no graph, and nothing is captured with it.
+    bool is_spare(const PrivatePool &pool) const {
+        return pool.last_resort && pool.users != 0 && !pool.captured &&
+               std::none_of(underway_.begin(), underway_.end(),
+                            [&](const Route &route) { return route.pool == &pool; });
     }
 
     // Moments are counted by what was let go, so that what is let go while the device is waited for
@@ -319,12 +377,26 @@ class Routes {
         PrivatePool *pool;
         Filter filter;
         Stream stream;
+        // The last one that was seen to capture an allocation.
+        Stream captured_on;
         std::weak_ptr<const char> thread;
-        // A capture may begin at any moment: nobody says when it does.
+        // It is that of a capture: it began right before one, or during it.
+        bool of_capture;
+        // The capture may begin at any moment: nobody says when it does.
         bool opening;
-        // An allocation of it was captured.
-        bool captured;
+        std::chrono::steady_clock::time_point begun;
     };
+
+    // A capture that has not begun by then never will: its thread got an error, and does other
+    // things now, or none.
+    static constexpr std::chrono::seconds LONGEST_OPENING{10};
+
+    bool captures(Stream stream) const {
+        return is_capturing && is_capturing(stream).value_or(false);
+    }
+    bool may_capture(Stream stream) const {
+        return is_capturing && is_capturing(stream).value_or(true);
+    }
 
     // PyTorch begins a capture right after its route, on the same thread. So when that thread is
     // here again the capture has begun, and can be asked about, or never will.
@@ -355,6 +427,8 @@ class Routes {
     // Of pools that are gone, and their allocations as well.
     Sources sources_left_;
     std::vector<Route> underway_;
+    // Streams on which routes of pools ended during a capture.
+    std::set<std::pair<PoolName, Stream>> paused_;
     // Of failed captures, as long as they have their pool.
     std::vector<PoolName> dropped_;
     uint64_t now_ = 0;
@@ -379,17 +453,23 @@ class Hold {
         }
     }
 
-    // Lets go of the pool and holds this one. False if that is gone.
+    // Lets go of the pool and holds this one. False unless it may serve everyone.
     bool change(PoolName name) {
         let_go();
         std::lock_guard<std::mutex> hold(mutex_);
         PrivatePool *other = routes_.find(name);
-        if (other == nullptr || other->users == 0) {
+        if (other == nullptr || !routes_.is_spare(*other)) {
             return false;
         }
         pool = other;
         routes_.began(pool);
         return true;
+    }
+
+    // Whether the pool may serve everyone still, now that the allocation was made.
+    bool is_spare() const {
+        std::lock_guard<std::mutex> hold(mutex_);
+        return routes_.is_spare(*pool);
     }
 
     // The allocation was made: it holds the pool from now on.
