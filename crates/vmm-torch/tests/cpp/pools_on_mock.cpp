@@ -345,10 +345,10 @@ void threads_do_not_disturb_each_other() {
 
 void nccl_registers_users_memory_only() {
     Pool pool(std::make_shared<Users>());
-    CHECK(failure_of([&] { refuse_registration(pool.name); }).empty());
+    CHECK(failure_of([&] { refuse_registration(memory(), pool.name); }).empty());
     c10::MempoolId_t name{0, 70};
     allocator().createOrIncrefPool(0, name, nullptr);
-    CHECK(contains(failure_of([&] { refuse_registration(name); }), "backend.mem_allocator"));
+    CHECK(contains(failure_of([&] { refuse_registration(memory(), name); }), "backend.mem_allocator"));
     allocator().releasePool(0, name);
 }
 

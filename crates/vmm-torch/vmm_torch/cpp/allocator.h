@@ -2,14 +2,14 @@
 #pragma once
 
 #include "checkpoint.h"
+#include "registration.h"
 #include "segments.h"
 #include "source.h"
+#include "uncached.h"
 
 #include <c10/util/DeadlockDetection.h>
 #include <c10/util/env.h>
 #include <torch/headeronly/version.h>
-
-#include <cstring>
 
 namespace vmm {
 
@@ -35,88 +35,14 @@ inline void delete_allocation(void *ptr) {
     }
 }
 
-// Memory while caching is off: straight from CUDA.
-inline void *allocate_uncached(size_t len) {
-    void *ptr = nullptr;
-    {
-        Relaxed relaxed;
-        C10_CUDA_CHECK(cudaMalloc(&ptr, len));
-    }
-    if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr)) {
-        (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
-    }
-    return ptr;
-}
-
-// Called from destructors: nothing may be thrown.
-inline void delete_uncached(void *ptr) {
-    if (ptr == nullptr) {
-        return;
-    }
-    try {
-        if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr)) {
-            (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
-        }
-    } catch (...) {
-        std::fprintf(stderr, "vmm_torch: releasing %p: %s\n", ptr, thrown().c_str());
-    }
-    Relaxed relaxed;
-    cudaError_t error = cudaFree(ptr);
-    if (error != cudaSuccess && error != cudaErrorCudartUnloading) {
-        std::fprintf(stderr, "vmm_torch: cudaFree: %s\n", cudaGetErrorString(error));
-    }
-}
-
 inline int current_device() {
     c10::DeviceIndex device = -1;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     return device;
 }
 
-// Whether a snapshot is for code that has NCCL register what is listed: that in PyTorch's library for
-// CUDA, but for the function there that only writes the list down. Python asks by another library.
-inline bool registers(const void *code) {
-    Dl_info info = {};
-    return dladdr(code, &info) != 0 && info.dli_fname != nullptr &&
-           std::strstr(info.dli_fname, "libtorch_cuda.so") != nullptr &&
-           (info.dli_sname == nullptr ||
-            std::strstr(info.dli_sname, "_memory_snapshot_pickled") == nullptr);
-}
-
 [[noreturn]] inline void not_there(const char *what) {
     C10_THROW_ERROR(NotImplementedError, std::string("vmm_torch: ") + what);
-}
-
-// NCCL is told of each piece that an allocator of the user's gives, and registers it. The memory of
-// other pools grows by pieces that join, which it cannot be told of.
-inline void refuse_registration(PoolName name) {
-    std::lock_guard<std::mutex> hold(memory().mutex);
-    bool own = false;
-    for (int device = 0; device < memory().device_count(); ++device) {
-        PrivatePool *pool = memory().device(device).routes.find(name);
-        if (pool != nullptr && pool->source != nullptr) {
-            return;
-        }
-        own = own || pool != nullptr;
-    }
-    if (own) {
-        not_there("NCCL cannot register the memory of this pool; make it with NCCL's own allocator: "
-                  "torch.cuda.MemPool(backend.mem_allocator)");
-    }
-}
-
-// Leaves what NCCL may register without being asked for a pool: with the variable
-// TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK PyTorch registers all that there is, when a
-// communicator is made and as segments come. Of those it is told as of the pieces above, only.
-inline void keep_registrable(std::vector<ca::SegmentInfo> &segments) {
-    auto moves = [](const ca::SegmentInfo &segment) { return segment.is_expandable; };
-    segments.erase(std::remove_if(segments.begin(), segments.end(), moves), segments.end());
-    static std::atomic<bool> said{false};
-    if (!said.exchange(true)) {
-        std::fprintf(stderr, "vmm_torch: NCCL registers no tensors but those of "
-                             "torch.cuda.MemPool(backend.mem_allocator): the memory under other "
-                             "addresses may move when they are free\n");
-    }
 }
 
 class Allocator final : public ca::CUDAAllocator {
@@ -288,7 +214,7 @@ class Allocator final : public ca::CUDAAllocator {
         memory().refuse_fork();
         bool to_register = registers(__builtin_return_address(0));
         if (to_register && only != c10::MempoolId_t{0, 0}) {
-            refuse_registration(only);
+            refuse_registration(memory(), only);
         }
         ca::SnapshotInfo info;
         int devices = memory().device_count();
