@@ -135,6 +135,8 @@ class Allocator final : public ca::CUDAAllocator {
         if (stats.limit != 0) {
             room = std::min(room, stats.limit > used ? stats.limit - used : 0);
         }
+        // Memory is made in whole granules.
+        room -= info.granule != 0 ? room % info.granule : 0;
         *largest = room;
     }
 

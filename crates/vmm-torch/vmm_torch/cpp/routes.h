@@ -147,8 +147,7 @@ class Routes {
                std::any_of(underway_.begin(), underway_.end(), [&](const Route &route) {
                    bool soon = route.opening && !route.thread.expired() &&
                                clock() - route.begun < LONGEST_OPENING;
-                   return (soon && is_capturing) || may_capture(route.stream) ||
-                          may_capture(route.captured_on);
+                   return (soon && is_capturing) || may_capture(route);
                });
     }
 
@@ -160,7 +159,7 @@ class Routes {
         note_return();
         for (auto at = underway_.begin(); at != underway_.end();) {
             bool near = at->thread.expired() || at->thread.lock() == this_thread();
-            bool over = at->of_capture && near && is_capturing && !may_capture(at->stream);
+            bool over = at->of_capture && near && is_capturing && !may_capture(*at);
             if (over) {
                 leave(*at->pool);
                 dropped_.push_back(at->pool->name);
@@ -301,6 +300,9 @@ class Routes {
     }
     bool may_capture(Stream stream) const {
         return is_capturing && is_capturing(stream).value_or(true);
+    }
+    bool may_capture(const Route &route) const {
+        return may_capture(route.stream) || may_capture(route.captured_on);
     }
 
     // PyTorch begins a capture right after its route, on the same thread. So when that thread is
