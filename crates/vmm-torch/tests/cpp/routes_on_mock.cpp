@@ -179,8 +179,19 @@ void no_wait_breaks_a_capture_whose_route_is_paused() {
     open(name);
     settles();
     CHECK(waits[0] == before);
+    // A route for no capture, beside it.
+    c10::MempoolId_t other = new_name();
+    for (int i = 0; i < 2; ++i) {
+        allocator().beginAllocateToPool(0, other, everywhere);
+        allocator().endAllocateToPool(0, other);
+    }
+    allocator().beginAllocateToPool(0, other, everywhere);
     captures = {};
     memory().settle(0);
+    CHECK(routes().any() && failure_of([&] { allocator().endAllocateToPool(0, other); }).empty());
+    for (int i = 0; i < 3; ++i) {
+        allocator().releasePool(0, other);
+    }
     CHECK(waits[0] == before + 1 && !routes().any());
     allocator().releasePool(0, name);
     CHECK(empties() && routes().find(name) == nullptr);
@@ -451,58 +462,6 @@ void what_nccl_is_to_register_does_not_move() {
     CHECK(written.size() > torch::cuda::_memory_snapshot_pickled().size());
 }
 
-// A pool of the own kind with free memory, as a last resort, and no room beside it.
-void leave_a_last_resort(c10::MempoolId_t name) {
-    CHECK(empties());
-    allocator().createOrIncrefPool(0, name, nullptr);
-    allocator().setUseOnOOM(0, name, true);
-    CHECK(memory().release(in_pool(name, 300 * MIB, 4)));
-    allocator().emptyCache({0, 0});
-    memory().pools.set_limit(memory().pool_stats(0).reserved_bytes);
-}
-
-void a_last_resort_that_became_a_graphs_serves_nobody() {
-    static auto allocate = lib.private_allocate;
-    static std::function<void()> meanwhile;
-    auto attempt = [] { memory().release(memory().allocate(0, 200 * MIB, stream(4))); };
-    c10::MempoolId_t name = new_name();
-    leave_a_last_resort(name);
-    CHECK(failure_of(attempt).empty());
-    lib.private_allocate = [](vmm_pool_t *pool, uint64_t id, uint64_t len, uint64_t alignment,
-                              vmm_stream_t on, uint32_t owner, void **ptr) {
-        if (auto once = std::exchange(meanwhile, nullptr)) {
-            from_another_thread(once);
-        }
-        return allocate(pool, id, len, alignment, on, owner, ptr);
-    };
-    // Between the look at the pool and the memory from it.
-    meanwhile = [&] { open(name); };
-    uint64_t live = memory().pool_stats(0).live_bytes;
-    CHECK(contains(failure_of(attempt), "out of memory: "));
-    CHECK(memory().pool_stats(0).live_bytes == live && meanwhile == nullptr);
-    lib.private_allocate = allocate;
-    // While allocations go there.
-    std::function<void()> of_another = [&] { close(name); };
-    {
-        Hold hold(memory().mutex, routes());
-        CHECK(!hold.change(name));
-    }
-    from_another_thread(of_another);
-    {
-        Hold hold(memory().mutex, routes());
-        CHECK(hold.change(name));
-        CHECK(!hold.change({0, 1}));
-    }
-    allocator().setUseOnOOM(0, name, false);
-    {
-        Hold hold(memory().mutex, routes());
-        CHECK(!hold.change(name));
-    }
-    memory().pools.set_limit(0);
-    allocator().releasePool(0, name);
-    CHECK(empties());
-}
-
 void what_is_free_in_a_graphs_pool_is_no_room() {
     CHECK(empties());
     memory().pools.set_limit(1024 * MIB);
@@ -583,7 +542,6 @@ int main(int argc, char **argv) {
     pools_and_leases_are_made_without_the_lock();
     a_snapshot_of_one_pool_has_no_other();
     what_nccl_is_to_register_does_not_move();
-    a_last_resort_that_became_a_graphs_serves_nobody();
     what_is_free_in_a_graphs_pool_is_no_room();
     memory_outside_the_cache_breaks_no_capture();
     the_ledger_is_as_long_as_what_lives();

@@ -300,8 +300,15 @@ class Allocator final : public ca::CUDAAllocator {
             source = std::make_shared<ForeignSource>(std::move(allocator), memory(), device, name);
         }
         Routes &routes = memory().device(device).routes;
-        with_pool(memory().mutex, routes, memory().pools.of(device), name,
-                  [&](Fresh &fresh) { routes.use(fresh, name, source); });
+        auto use = [&](Fresh &fresh) { routes.use(fresh, name, source); };
+        vmm_pool_t *pool = memory().pools.of(device);
+        if (source == nullptr) {
+            with_pool(memory().mutex, routes, pool, name, use);
+            return;
+        }
+        Fresh none(pool);
+        std::lock_guard<std::mutex> hold(memory().mutex);
+        use(none);
     }
 
     void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t name, bool use_on_oom) override {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <set>
 #include <unordered_map>
 
 namespace vmm {
@@ -98,7 +97,8 @@ class Routes {
         }
         dropped_.erase(std::remove(dropped_.begin(), dropped_.end(), name), dropped_.end());
         // A capture whose route had ended goes on with this one.
-        bool goes_on = paused_.erase({name, stream}) != 0 && may_capture(stream);
+        auto paused = paused_.find({name, stream});
+        bool goes_on = paused != paused_.end() && paused->second && may_capture(stream);
         underway_.reserve(underway_.size() + 1);
         underway_.push_back({use(fresh, name), std::move(filter), stream, stream, this_thread(),
                              opening || goes_on, opening, clock()});
@@ -110,7 +110,7 @@ class Routes {
             if (at->pool->name == name) {
                 for (Stream stream : {at->stream, at->captured_on}) {
                     if (may_capture(stream)) {
-                        paused_.emplace(name, stream);
+                        paused_[{name, stream}] |= at->of_capture;
                     }
                 }
                 underway_.erase(at);
@@ -141,7 +141,7 @@ class Routes {
     // about to. Routes may have ended since: libraries end that of a capture and begin it again.
     bool capturing() {
         for (auto at = paused_.begin(); at != paused_.end();) {
-            at = may_capture(at->second) ? std::next(at) : paused_.erase(at);
+            at = may_capture(at->first.second) ? std::next(at) : paused_.erase(at);
         }
         return !paused_.empty() ||
                std::any_of(underway_.begin(), underway_.end(), [&](const Route &route) {
@@ -334,8 +334,8 @@ class Routes {
     // Of pools that are gone, and their allocations as well.
     Sources sources_left_;
     std::vector<Route> underway_;
-    // Streams on which routes of pools ended during a capture.
-    std::set<std::pair<PoolName, Stream>> paused_;
+    // Streams on which routes of pools ended during a capture, and whether they were that capture's.
+    std::map<std::pair<PoolName, Stream>, bool> paused_;
     // Of failed captures, as long as they have their pool.
     std::vector<PoolName> dropped_;
     uint64_t now_ = 0;
