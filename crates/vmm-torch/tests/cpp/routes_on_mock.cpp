@@ -82,7 +82,8 @@ void *in_pool(c10::MempoolId_t name, size_t len, int on = 3) {
 
 // As PyTorch begins a capture, on the current stream, which is the default one here.
 void begin_capture(c10::MempoolId_t name) {
-    allocator().beginAllocateToPool(0, name, [](cudaStream_t of) { return captures.count(of) != 0; });
+    auto of_capture = [](cudaStream_t stream) { return captures.count(stream) != 0; };
+    allocator().beginAllocateToPool(0, name, of_capture);
 }
 
 void from_another_thread(const std::function<void()> &body) { std::thread(body).join(); }
@@ -446,7 +447,8 @@ void a_snapshot_of_one_pool_has_no_other() {
 void what_nccl_is_to_register_does_not_move() {
     CHECK(!registers(reinterpret_cast<void *>(&torch::cuda::_memory_snapshot_pickled)));
     // What makes communicators.
-    void *code = dlsym(RTLD_DEFAULT, "_ZN4c10d16ProcessGroupNCCL15registerMemPoolEPN2at4cuda7MemPoolEb");
+    const char *maker = "_ZN4c10d16ProcessGroupNCCL15registerMemPoolEPN2at4cuda7MemPoolEb";
+    void *code = dlsym(RTLD_DEFAULT, maker);
     CHECK(code != nullptr && registers(code));
     void *ptr = memory().allocate(0, MIB, stream(1));
     auto segments = allocator().snapshot({0, 0}, false).segments;
