@@ -120,7 +120,7 @@ void refuse_fork() {
 // copies, and its pluggable allocators do not learn when: so it is done as soon as a process uses
 // both. Processes of one device never pay for it.
 void connect(int device, int other) {
-    for (auto [owner, peer] : {std::pair{device, other}, {other, device}}) {
+    for (auto [owner, peer] : {std::pair{device, other}, std::pair{other, device}}) {
         if (!plain().runtime.reaches(peer, owner)) {
             continue;
         }
