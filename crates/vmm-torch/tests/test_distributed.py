@@ -105,6 +105,17 @@ torch.cuda.empty_cache()
 summed()
 """
 
+# PyTorch is told late, and by its other name, to register all memory with NCCL.
+LATE = f"""
+torch.cuda.set_device(int(os.environ["RANK"]))
+os.environ["NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] = "t"
+early = [torch.ones(1 << 22, device="cuda") for _ in range(4)]
+{BEGIN.split("vmm_torch.install()")[1]}
+del early
+# What was free moves.
+torch.ones(3 << 22, device="cuda")
+"""
+
 
 def setUpModule():
     # Each test starts processes that install; this one does not use CUDA.
@@ -113,27 +124,26 @@ def setUpModule():
 
 
 class Distributed(unittest.TestCase):
-    def run_job(self, job, world):
+    def run_job(self, job, world, begin=BEGIN, said=""):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
         with tempfile.TemporaryDirectory() as folder:
             jobs = [
-                support.start(
-                    BEGIN + job + END, folder, RANK=str(rank), LOCAL_RANK=str(rank), **common
-                )
+                support.start(begin + job + END, folder, RANK=str(rank), LOCAL_RANK=str(rank), **common)
                 for rank in range(world)
             ]
             results = [support.ended(job, 90) for job in jobs]
         for rank, (status, output) in enumerate(results):
             self.assertEqual(status, 0, output)
             self.assertIn(f"done {rank}", output)
+            self.assertIn(said, output)
 
-    def run_on_two(self, job):
+    def run_on_two(self, job, **more):
         if support.gpus() < 2:
             self.skipTest("there is one GPU here")
-        self.run_job(job, 2)
+        self.run_job(job, 2, **more)
 
     def test_one_rank(self):
         self.run_job(COLLECTIVES, 1)
@@ -146,6 +156,14 @@ class Distributed(unittest.TestCase):
 
     def test_registration_of_a_pool_by_two_ranks(self):
         self.run_on_two(REGISTRATION)
+
+    def test_no_memory_that_moves_is_registered(self):
+        begin = BEGIN.split("import torch.distributed")[0] + LATE
+        self.run_job(COLLECTIVES, 1, begin=begin, said="NCCL registers no tensors but those")
+
+    def test_no_memory_that_moves_is_registered_by_two_ranks(self):
+        begin = BEGIN.split("import torch.distributed")[0] + LATE
+        self.run_on_two(COLLECTIVES, begin=begin, said="NCCL registers no tensors but those")
 
 
 if __name__ == "__main__":

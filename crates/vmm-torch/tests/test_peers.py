@@ -12,7 +12,9 @@ def setUpModule():
     support.gpu_or_skip()
 
 
-class Copies(support.GpuTest):
+class Copying:
+    """For both doors, see also test_peers_plain.py."""
+
     def test_copies_of_every_kind(self):
         torch = self.torch
         x = torch.arange(4 * MIB, dtype=torch.float32, device="cuda:0").reshape(2048, 2048)
@@ -32,6 +34,17 @@ class Copies(support.GpuTest):
         for n, tensor in enumerate(grown):
             self.assertTrue(bool((tensor[::2].to("cuda:1") == n).all()))
 
+    def test_memory_of_both_ways(self):
+        torch = self.torch
+        x, y = (torch.full((4 * MIB,), n + 1.0, device=f"cuda:{n}") for n in (0, 1))
+        # Kernels run on the card that is copied from, and write to the other one.
+        y[::2].copy_(x[::2])
+        x[1::2].copy_(y[1::2])
+        expected = torch.tensor([1.0, 2.0]).repeat(2 * MIB)
+        self.assertTrue(torch.equal(x.cpu(), expected) and torch.equal(y.cpu(), expected))
+
+
+class Copies(Copying, support.GpuTest):
     def test_statistics_are_those_of_the_device(self):
         torch = self.torch
         before = [torch.cuda.memory_allocated(n) for n in (0, 1)]

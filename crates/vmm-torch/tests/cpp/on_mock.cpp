@@ -243,7 +243,7 @@ void a_capture_that_failed_keeps_nothing() {
     routes.is_capturing = [](Stream) { return stream_captures.load(); };
     c10::MempoolId_t name{9, 0};
     allocator().beginAllocateToPool(0, name, [](cudaStream_t s) { return s == stream(4); });
-    memory().settle(0);
+    std::thread([] { memory().settle(0); }).join();
     // The capture has not begun yet.
     CHECK(allocator().getPoolUseCount(0, name) == 1);
     stream_captures = true;
@@ -472,8 +472,8 @@ void what_is_not_there_says_so() {
     CHECK(contains(failure_of([] { allocator().raw_delete(stream(512)); }), "no live allocation"));
     // NCCL asks for a snapshot of a pool whose memory it is to register.
     namespace plug = torch::cuda::CUDAPluggableAllocator;
-    CHECK(in_torch_cuda(reinterpret_cast<void *>(&plug::changeCurrentAllocator)));
-    CHECK(!in_torch_cuda(reinterpret_cast<void *>(&vmm_torch_install)));
+    CHECK(registers(reinterpret_cast<void *>(&plug::changeCurrentAllocator)));
+    CHECK(!registers(reinterpret_cast<void *>(&vmm_torch_install)));
 }
 
 } // namespace

@@ -60,6 +60,12 @@ int cudaStreamIsCapturing(Stream of, int *status) {
     return 0;
 }
 
+// The mock's devices have these as their peers.
+int cudaDeviceCanAccessPeer(int *can, int device, int other) {
+    *can = device > 0 && other > 0 && device != other;
+    return 0;
+}
+
 int cudaDeviceSynchronize() {
     bool any = false;
     for (std::atomic<int> &status : captures) {
@@ -147,15 +153,14 @@ void one_that_failed_in_a_thread_that_ended_keeps_nothing() {
     CHECK(private_pools() == 0);
 }
 
-void one_that_failed_without_memory_keeps_no_memory_of_others() {
+void one_that_failed_without_memory_can_be_tried_again() {
     begin({5, 0}, stream(1));
+    begin({5, 0}, stream(1));
+    // Nobody knows yet that the second one failed as well.
+    std::thread(vmm_plain_empty).join();
+    CHECK(private_pools() == 1);
     capture_graph({6, 0}, stream(2));
     vmm_plain_release_pool(0, {6, 0});
-    std::thread(vmm_plain_empty).join();
-    // That of the failed one, without memory.
-    CHECK(private_pools() == 1);
-    vmm_plain_end(0, {5, 0});
-    vmm_plain_release_pool(0, {5, 0});
     vmm_plain_empty();
     CHECK(private_pools() == 0);
 }
@@ -287,6 +292,40 @@ void forks_end_in_any_state() {
     CHECK(private_pools() == 0);
 }
 
+// A process of one device pays for no peer.
+void devices_of_one_process_reach_each_other() {
+    static decltype(lib.add_peer) add = lib.add_peer;
+    static std::vector<std::pair<vmm_pool_t *, uint32_t>> added;
+    lib.add_peer = [](vmm_pool_t *pool, uint32_t peer) {
+        added.emplace_back(pool, peer);
+        return add(pool, peer);
+    };
+    void *first = vmm_plain_allocate(LEN, 1, stream(1));
+    CHECK(added.empty());
+    // What is there already is reached as well, and what comes later.
+    std::vector<std::thread> threads;
+    std::array<void *, 4> held = {};
+    for (void *&ptr : held) {
+        threads.emplace_back([&ptr] { ptr = vmm_plain_allocate(LEN, 2, stream(2)); });
+    }
+    for (std::thread &thread : threads) {
+        thread.join();
+    }
+    std::vector<std::pair<vmm_pool_t *, uint32_t>> both = {{vmm_torch_pool(2), 1},
+                                                           {vmm_torch_pool(1), 2}};
+    CHECK(added == both);
+    // An error is no reason to allocate nothing.
+    lib.add_peer = [](vmm_pool_t *, uint32_t) -> vmm_status_t { return VMM_NOT_SUPPORTED; };
+    void *third = vmm_plain_allocate(LEN, 3, stream(3));
+    CHECK(third != nullptr);
+    lib.add_peer = add;
+    vmm_plain_release(first, LEN, 1, stream(1));
+    vmm_plain_release(third, LEN, 3, stream(3));
+    for (void *ptr : held) {
+        vmm_plain_release(ptr, LEN, 2, stream(2));
+    }
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -303,12 +342,13 @@ int main(int argc, char **argv) {
     memory_of_a_graph_comes_back();
     a_capture_that_failed_keeps_nothing();
     one_that_failed_in_a_thread_that_ended_keeps_nothing();
-    one_that_failed_without_memory_keeps_no_memory_of_others();
+    one_that_failed_without_memory_can_be_tried_again();
     no_wait_breaks_the_capture_of_another_thread();
     a_capture_waits_for_a_wait_under_way();
     a_fraction_of_nothing_is_a_limit();
     one_release_too_many_ends_nothing();
     forks_end_in_any_state();
+    devices_of_one_process_reach_each_other();
     std::printf("%d failed\n", failures);
     return failures != 0;
 }

@@ -345,10 +345,10 @@ void threads_do_not_disturb_each_other() {
 
 void nccl_registers_users_memory_only() {
     Pool pool(std::make_shared<Users>());
-    CHECK(failure_of([&] { refuse_registration(pool.name); }).empty());
+    CHECK(failure_of([&] { refuse_registration(memory(), pool.name); }).empty());
     c10::MempoolId_t name{0, 70};
     allocator().createOrIncrefPool(0, name, nullptr);
-    CHECK(contains(failure_of([&] { refuse_registration(name); }), "backend.mem_allocator"));
+    CHECK(contains(failure_of([&] { refuse_registration(memory(), name); }), "backend.mem_allocator"));
     allocator().releasePool(0, name);
 }
 
@@ -441,6 +441,48 @@ void a_last_resort_serves_no_private_pool() {
     allocator().releasePool(0, resort);
 }
 
+void a_last_resort_that_became_a_graphs_serves_nobody() {
+    static auto allocate = lib.private_allocate;
+    static std::function<void()> meanwhile;
+    auto attempt = [] { memory().release(memory().allocate(0, 200 * MIB, stream(4))); };
+    c10::MempoolId_t name{0, 63};
+    leave_a_last_resort(name);
+    CHECK(failure_of(attempt).empty());
+    lib.private_allocate = [](vmm_pool_t *pool, uint64_t id, uint64_t len, uint64_t alignment,
+                              vmm_stream_t on, uint32_t owner, void **ptr) {
+        if (auto once = std::exchange(meanwhile, nullptr)) {
+            std::thread(once).join();
+        }
+        return allocate(pool, id, len, alignment, on, owner, ptr);
+    };
+    // Between the look at the pool and the memory from it.
+    meanwhile = [&] { allocator().beginAllocateToPool(0, name, everywhere); };
+    uint64_t live = memory().pool_stats(0).live_bytes;
+    CHECK(contains(failure_of(attempt), "out of memory: "));
+    CHECK(memory().pool_stats(0).live_bytes == live && meanwhile == nullptr);
+    lib.private_allocate = allocate;
+    // While allocations go there.
+    {
+        Hold hold(memory().mutex, routes());
+        CHECK(!hold.change(name));
+    }
+    allocator().endAllocateToPool(0, name);
+    allocator().releasePool(0, name);
+    {
+        Hold hold(memory().mutex, routes());
+        CHECK(hold.change(name));
+        CHECK(!hold.change({0, 1}));
+    }
+    allocator().setUseOnOOM(0, name, false);
+    {
+        Hold hold(memory().mutex, routes());
+        CHECK(!hold.change(name));
+    }
+    memory().pools.set_limit(0);
+    allocator().releasePool(0, name);
+    CHECK(empties());
+}
+
 void users_memory_as_a_last_resort_passes_no_limit() {
     Pool pool(std::make_shared<Users>(), true);
     memory().pools.set_limit(300 * MIB);
@@ -480,6 +522,7 @@ int main(int argc, char **argv) {
     threads_do_not_disturb_each_other();
     nccl_registers_users_memory_only();
     a_last_resort_serves_no_private_pool();
+    a_last_resort_that_became_a_graphs_serves_nobody();
     users_memory_as_a_last_resort_passes_no_limit();
     whoever_throws_keeps_no_memory();
     CHECK(empties());

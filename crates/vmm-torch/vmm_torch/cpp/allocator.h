@@ -2,9 +2,12 @@
 #pragma once
 
 #include "checkpoint.h"
+#include "registration.h"
 #include "segments.h"
 #include "source.h"
+#include "uncached.h"
 
+#include <c10/util/DeadlockDetection.h>
 #include <c10/util/env.h>
 #include <torch/headeronly/version.h>
 
@@ -32,48 +35,14 @@ inline void delete_allocation(void *ptr) {
     }
 }
 
-// Of memory that was allocated while caching was off.
-inline void delete_uncached(void *ptr) {
-    cudaError_t error = cudaFree(ptr);
-    if (error != cudaSuccess && error != cudaErrorCudartUnloading) {
-        std::fprintf(stderr, "vmm_torch: cudaFree: %s\n", cudaGetErrorString(error));
-    }
-}
-
 inline int current_device() {
     c10::DeviceIndex device = -1;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     return device;
 }
 
-// Whether code is in PyTorch's library for CUDA, as that of ProcessGroupNCCL is; what Python calls
-// is in another one.
-inline bool in_torch_cuda(const void *code) {
-    Dl_info info = {};
-    return dladdr(code, &info) != 0 && info.dli_fname != nullptr &&
-           std::string(info.dli_fname).find("libtorch_cuda.so") != std::string::npos;
-}
-
 [[noreturn]] inline void not_there(const char *what) {
     C10_THROW_ERROR(NotImplementedError, std::string("vmm_torch: ") + what);
-}
-
-// NCCL is told of each piece that an allocator of the user's gives, and registers it. The memory of
-// other pools grows by pieces that join, which it cannot be told of.
-inline void refuse_registration(PoolName name) {
-    std::lock_guard<std::mutex> hold(memory().mutex);
-    bool own = false;
-    for (int device = 0; device < memory().device_count(); ++device) {
-        PrivatePool *pool = memory().device(device).routes.find(name);
-        if (pool != nullptr && pool->source != nullptr) {
-            return;
-        }
-        own = own || pool != nullptr;
-    }
-    if (own) {
-        not_there("NCCL cannot register the memory of this pool; make it with NCCL's own allocator: "
-                  "torch.cuda.MemPool(backend.mem_allocator)");
-    }
 }
 
 class Allocator final : public ca::CUDAAllocator {
@@ -147,9 +116,9 @@ class Allocator final : public ca::CUDAAllocator {
     bool isEnabled() const override { return caching(); }
 
     // The longest request that could succeed. Free memory can be put together from pieces, so that
-    // is all that is not in use.
+    // is all that is not in use and belongs to no private pool.
     void cacheInfo(c10::DeviceIndex device, size_t *largest) override {
-        memory().device(device);
+        Memory::Device &own = memory().device(device);
         vmm_device_info_t info = {};
         info.size = sizeof info;
         if (lib.device_info(memory().pools.of(device), &info) != VMM_OK) {
@@ -157,10 +126,17 @@ class Allocator final : public ca::CUDAAllocator {
         }
         vmm_stats_t stats = memory().pool_stats(device);
         uint64_t used = stats.live_bytes + stats.retired_bytes;
+        {
+            std::lock_guard<std::mutex> hold(memory().mutex);
+            used += stats.private_reserved_bytes -
+                    std::min<uint64_t>(stats.private_reserved_bytes, own.in_private);
+        }
         uint64_t room = info.free + (stats.reserved_bytes > used ? stats.reserved_bytes - used : 0);
         if (stats.limit != 0) {
             room = std::min(room, stats.limit > used ? stats.limit - used : 0);
         }
+        // Memory is made in whole granules.
+        room -= info.granule != 0 ? room % info.granule : 0;
         *largest = room;
     }
 
@@ -204,7 +180,7 @@ class Allocator final : public ca::CUDAAllocator {
         // What a single pool kept becomes everyone's. A destructor calls this.
         in_destructor([pool] {
             for (int device = 0; device < memory().device_count(); ++device) {
-                if (memory().pools.find(device) != nullptr) {
+                if (has(device, pool) && may_wait()) {
                     memory().settle(device, pool);
                 }
             }
@@ -238,8 +214,9 @@ class Allocator final : public ca::CUDAAllocator {
 
     ca::SnapshotInfo snapshot(c10::MempoolId_t only, bool include_traces) override {
         memory().refuse_fork();
-        if (only != c10::MempoolId_t{0, 0} && in_torch_cuda(__builtin_return_address(0))) {
-            refuse_registration(only);
+        bool to_register = registers(__builtin_return_address(0));
+        if (to_register && only != c10::MempoolId_t{0, 0}) {
+            refuse_registration(memory(), only);
         }
         ca::SnapshotInfo info;
         int devices = memory().device_count();
@@ -252,6 +229,9 @@ class Allocator final : public ca::CUDAAllocator {
             for (auto &segment : segments(memory(), device, only)) {
                 info.segments.push_back(std::move(segment));
             }
+        }
+        if (to_register) {
+            keep_registrable(info.segments);
         }
         if (include_traces) {
             info.device_traces = memory().history.traces(devices);
@@ -276,7 +256,11 @@ class Allocator final : public ca::CUDAAllocator {
 
     void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t name,
                              std::function<bool(cudaStream_t)> filter) override {
-        settle_before_new(device, name);
+        // What graphs that are gone have left goes before a new one takes memory, so that a program
+        // that captures one again and again does not gather it.
+        if (!has(device, name) && may_wait()) {
+            memory().settle(device);
+        }
         bool real = memory().pools.settings().device_kind == VMM_DEVICE_CUDA;
         cudaStream_t stream = real ? stream_of(device) : nullptr;
         vmm::begin(memory().mutex, memory().device(device).routes, memory().pools.of(device), name,
@@ -315,10 +299,16 @@ class Allocator final : public ca::CUDAAllocator {
         if (allocator != nullptr && allocator.get() != this) {
             source = std::make_shared<ForeignSource>(std::move(allocator), memory(), device, name);
         }
-        settle_before_new(device, name);
-        with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
-            routes.use(pool, name, source);
-        });
+        Routes &routes = memory().device(device).routes;
+        auto use = [&](Fresh &fresh) { routes.use(fresh, name, source); };
+        vmm_pool_t *pool = memory().pools.of(device);
+        if (source == nullptr) {
+            with_pool(memory().mutex, routes, pool, name, use);
+            return;
+        }
+        Fresh none(pool);
+        std::lock_guard<std::mutex> hold(memory().mutex);
+        use(none);
     }
 
     void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t name, bool use_on_oom) override {
@@ -453,15 +443,13 @@ class Allocator final : public ca::CUDAAllocator {
     // Memory that is to be given back with `deleter`.
     static void *raw(int device, size_t len, cudaStream_t stream, c10::DeleterFnPtr deleter) {
         check_length(len);
-        void *ptr = nullptr;
         if (len == 0) {
-            return ptr;
+            return nullptr;
         }
         if (C10_LIKELY(deleter == &delete_allocation)) {
             return memory().allocate(device, len, stream);
         }
-        C10_CUDA_CHECK(cudaMalloc(&ptr, len));
-        return ptr;
+        return allocate_uncached(len);
     }
 
     bool caching() const { return !uncached_ && enabled_.load(std::memory_order_relaxed); }
@@ -479,17 +467,16 @@ class Allocator final : public ca::CUDAAllocator {
         }
     }
 
-    // A pool is made after those that nobody refers to any more have gone, so that a program which
-    // captures a graph again and again does not gather their memory.
-    static void settle_before_new(int device, c10::MempoolId_t name) {
-        bool exists = false;
-        with_routes(device, [&](Routes &routes, vmm_pool_t *) {
-            exists = routes.find(name) != nullptr;
-        });
-        if (!exists) {
-            memory().settle(device);
-        }
+    static bool has(int device, c10::MempoolId_t name) {
+        Routes &routes = memory().device(device).routes;
+        std::lock_guard<std::mutex> hold(memory().mutex);
+        return routes.find(name) != nullptr;
     }
+
+    // Whether the device may be waited for here: not with Python's lock, which a host function that
+    // it is to run may want. Then memory goes with the next capture, shortage or `empty_cache`, which
+    // come without that lock.
+    static bool may_wait() { return !c10::impl::check_python_gil(); }
 
     template <typename Body> static void with_routes(int device, Body body) {
         Memory::Device &own = memory().device(device);

@@ -46,72 +46,118 @@ inline bool same(const Allocation &a, const Allocation &b) {
     return a.ptr == b.ptr && a.requested == b.requested && a.stream == b.stream;
 }
 
+// Ends leases of a private pool and makes others where these say. Returns what is wrong, or an empty
+// text; if something is, the leases are those that were, and `ended` those of them that could be put
+// back. No lock is held: a call may wait.
+inline std::string exchange(vmm_pool_t *pool, uint64_t id, std::vector<Allocation> &ended,
+                            const std::vector<Allocation> &made) {
+    auto end = [&](const Allocation &entry) {
+        Memory::check_release(lib.release(pool, entry.ptr, entry.stream));
+    };
+    auto make = [&](const Allocation &entry) {
+        return lib.private_allocate_at(pool, id, entry.ptr, entry.requested, entry.stream, 0);
+    };
+    std::for_each(ended.begin(), ended.end(), end);
+    vmm_status_t status = VMM_OK;
+    auto failed = std::find_if(made.begin(), made.end(), [&](const Allocation &entry) {
+        status = make(entry);
+        return status != VMM_OK;
+    });
+    if (failed == made.end()) {
+        return {};
+    }
+    std::string failure = fault(status);
+    std::for_each(made.begin(), failed, end);
+    // Their tensors own them still. Each goes back to the stream that has just let go of it.
+    auto is_lost = [&](const Allocation &entry) {
+        vmm_status_t lost = make(entry);
+        if (lost != VMM_OK) {
+            failure += format("; and the tensor at %p has lost its memory: %s", entry.ptr,
+                              fault(lost).c_str());
+        }
+        return lost != VMM_OK;
+    };
+    ended.erase(std::remove_if(ended.begin(), ended.end(), is_lost), ended.end());
+    return failure;
+}
+
 // Makes the live allocations of a pool those of the checkpoint. An allocation that is in both stays
-// as it is; it counts as ended and made, so that the tensor that had it gives it up.
+// as it is; it counts as ended and made, so that the tensor that had it gives it up. If it throws all
+// is as it was.
 inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &state,
                                c10::DeleterFnPtr deleter) {
     CheckpointDelta delta;
+    delta.dataptrs_allocd.reserve(state.live.size());
     std::vector<Allocation> ended;
     std::vector<Allocation> made;
-    Memory::Device &own = memory.device(device);
-    std::unique_lock<std::mutex> hold(memory.mutex);
-    std::map<void *, const Allocation *> wanted;
-    for (const Allocation &entry : state.live) {
-        wanted.emplace(entry.ptr, &entry);
-    }
+    Routes &routes = memory.device(device).routes;
     vmm_pool_t *pool = memory.pools.of(device);
     PrivatePool *target = nullptr;
-    for (const Allocation &entry : live_in(memory, device, state.name)) {
-        delta.ptrs_freed.push_back(entry.ptr);
-        auto at = wanted.find(entry.ptr);
-        if (at != wanted.end() && same(entry, *at->second)) {
-            at->second = nullptr;
-            continue;
+    {
+        std::lock_guard<std::mutex> hold(memory.mutex);
+        std::map<void *, const Allocation *> wanted;
+        for (const Allocation &entry : state.live) {
+            wanted.emplace(entry.ptr, &entry);
         }
-        memory.ledger.take(memory.ledger.find(entry.ptr));
-        own.statistics.released(entry.len, entry.requested);
-        Memory::check_release(lib.release(pool, entry.ptr, entry.stream));
-        own.routes.ended(entry.pool);
-        ended.push_back(entry);
+        for (const Allocation &entry : live_in(memory, device, state.name)) {
+            delta.ptrs_freed.push_back(entry.ptr);
+            auto at = wanted.find(entry.ptr);
+            if (at != wanted.end() && same(entry, *at->second)) {
+                wanted.erase(at);
+            } else {
+                ended.push_back(entry);
+            }
+        }
+        target = routes.find(state.name);
+        for (const auto &[ptr, entry] : wanted) {
+            made.push_back(*entry);
+            made.back().pool = target;
+        }
+        for (const Allocation &entry : ended) {
+            memory.take(memory.ledger.find(entry.ptr));
+        }
+        // So that it stays meanwhile.
+        ++target->users;
     }
-    target = own.routes.find(state.name);
-    std::string failure;
+    size_t held = ended.size();
+    std::string failure = exchange(pool, target->id, ended, made);
+    try {
+        // Perhaps work on other streams was in the way.
+        if (!failure.empty() && idle(memory.mutex, routes)) {
+            failure = exchange(pool, target->id, ended, made);
+        }
+    } catch (...) {
+        failure += "; " + thrown();
+    }
+    {
+        std::lock_guard<std::mutex> hold(memory.mutex);
+        for (const Allocation &entry : failure.empty() ? made : ended) {
+            memory.enter(entry);
+            routes.began(target);
+        }
+        for (; held != 0; --held) {
+            routes.ended(target);
+        }
+        routes.release(state.name);
+    }
+    if (!failure.empty()) {
+        throw std::runtime_error("vmm_torch: a checkpoint of a memory pool could not be restored, "
+                                 "because its memory is used otherwise: " +
+                                 failure);
+    }
     auto place = c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
     for (const Allocation &entry : state.live) {
-        if (wanted[entry.ptr] != nullptr) {
-            vmm_status_t status = lib.private_allocate_at(pool, target->id, entry.ptr,
-                                                          entry.requested, entry.stream, 0);
-            if (status != VMM_OK) {
-                failure = fault(status);
-                continue;
-            }
-            own.routes.began(target);
-            own.statistics.allocated(entry.len, entry.requested);
-            made.push_back(entry);
-            made.back().pool = target;
-            memory.ledger.insert(made.back());
-        }
         delta.dataptrs_allocd.emplace_back(entry.ptr, entry.ptr, deleter, place);
     }
-    hold.unlock();
-    // No tensor may lose its memory because somebody who listens throws.
-    Steps steps;
     if (memory.history.listening()) {
+        // No tensor may lose its memory because somebody who listens throws.
+        Steps steps;
         for (const Allocation &entry : ended) {
             steps.take([&] { memory.note_ended(entry, entry.context); });
         }
         for (const Allocation &entry : made) {
             steps.take([&] { memory.note_made(entry); });
         }
-    }
-    if (!failure.empty()) {
-        // Tensors still own what stayed as it was.
-        for (c10::DataPtr &data : delta.dataptrs_allocd) {
-            data.release_context();
-        }
-        throw std::runtime_error("vmm_torch: a checkpoint of a memory pool could not be restored, "
-                                 "because its memory is used otherwise: " +
-                                 failure);
     }
     return delta;
 }

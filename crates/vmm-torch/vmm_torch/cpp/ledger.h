@@ -3,24 +3,27 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <utility>
 #include <vector>
 
 namespace vmm {
 
 // A table with open addressing: one cache line is read for most look-ups, and nothing is allocated
-// but when it grows. `Entry` has a member `void *ptr`, NULL where the slot is empty, can be moved,
+// but when it grows, or shrinks, so that a visit of all costs no more than there are. `Entry` has a member `void *ptr`, NULL where the slot is empty, can be moved,
 // and is empty by default. Not for several threads at once.
 template <typename Entry> class Ledger {
   public:
-    Ledger() : slots_(1024) {}
+    Ledger() : slots_(FEWEST) {}
 
     size_t size() const { return size_; }
+    // How many slots a visit looks at.
+    size_t slots() const { return slots_.size(); }
 
     // Adds the entry of an address that has none.
     void insert(Entry entry) {
         if ((size_ + 1) * 4 > slots_.size() * 3) {
-            grow();
+            resize(slots_.size() * 2);
         }
         size_t at = home(entry.ptr);
         while (slots_[at].ptr != nullptr) {
@@ -55,6 +58,9 @@ template <typename Entry> class Ledger {
         }
         slots_[hole] = Entry();
         --size_;
+        if (slots_.size() > FEWEST && size_ * 8 < slots_.size()) {
+            shrink();
+        }
         return taken;
     }
 
@@ -75,8 +81,16 @@ template <typename Entry> class Ledger {
 
     size_t next(size_t at) const { return (at + 1) & (slots_.size() - 1); }
 
-    void grow() {
-        std::vector<Entry> old(slots_.size() * 2);
+    void shrink() {
+        try {
+            resize(slots_.size() / 2);
+        } catch (const std::bad_alloc &) {
+            // It stays as it is: to take something out never fails.
+        }
+    }
+
+    void resize(size_t count) {
+        std::vector<Entry> old(count);
         old.swap(slots_);
         size_ = 0;
         for (Entry &entry : old) {
@@ -86,7 +100,9 @@ template <typename Entry> class Ledger {
         }
     }
 
-    // As many as a power of two.
+    static constexpr size_t FEWEST = 1024;
+
+    // A power of two of them, from an eighth to three quarters in use unless they are the fewest.
     std::vector<Entry> slots_;
     size_t size_ = 0;
 };

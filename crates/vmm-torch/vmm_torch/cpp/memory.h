@@ -53,6 +53,25 @@ class Steps {
     std::exception_ptr failure_;
 };
 
+// Lets this thread make calls that captures forbid otherwise, whoever captures; those that follow
+// concern no stream that does.
+class Relaxed {
+  public:
+    Relaxed() : done_(cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess) {}
+    Relaxed(const Relaxed &) = delete;
+    Relaxed &operator=(const Relaxed &) = delete;
+    ~Relaxed() {
+        if (done_) {
+            (void)cudaThreadExchangeStreamCaptureMode(&mode_);
+        }
+    }
+
+  private:
+    // The mode that was, after the exchange.
+    cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+    bool done_;
+};
+
 class Memory {
   public:
     using Observer = c10::cuda::CUDACachingAllocator::OutOfMemoryObserver;
@@ -60,6 +79,8 @@ class Memory {
     struct Device {
         Statistics statistics;
         Routes routes;
+        // Bytes of libvmm's that live in private pools, also in those that are gone.
+        size_t in_private = 0;
     };
 
     Pools pools;
@@ -135,8 +156,7 @@ class Memory {
                 note_made(made(context));
             }
             std::lock_guard<std::mutex> hold(mutex);
-            ledger.insert(made(std::move(context)));
-            own.statistics.allocated(len, requested);
+            enter(made(std::move(context)));
         } catch (...) {
             give_back(made(nullptr));
             throw;
@@ -170,9 +190,7 @@ class Memory {
             if (entry == nullptr) {
                 return false;
             }
-            gone = ledger.take(entry);
-            devices_[static_cast<size_t>(gone.device)].statistics.released(gone.len,
-                                                                           gone.requested);
+            gone = take(entry);
         }
         steps.take([&] {
             if (const auto *trace = c10::impl::GPUTrace::get_trace();
@@ -188,6 +206,25 @@ class Memory {
         give_back(gone);
         steps.end();
         return true;
+    }
+
+    // Counts an allocation from now on, and no more. `mutex` is held in both.
+    void enter(Allocation made) {
+        Device &own = devices_[static_cast<size_t>(made.device)];
+        size_t len = made.len;
+        size_t requested = made.requested;
+        bool in_private = made.pool != nullptr && made.pool->source == nullptr;
+        ledger.insert(std::move(made));
+        own.statistics.allocated(len, requested);
+        own.in_private += in_private ? len : 0;
+    }
+
+    Allocation take(Allocation *entry) {
+        Allocation gone = ledger.take(entry);
+        Device &own = devices_[static_cast<size_t>(gone.device)];
+        own.statistics.released(gone.len, gone.requested);
+        own.in_private -= gone.pool != nullptr && gone.pool->source == nullptr ? gone.len : 0;
+        return gone;
     }
 
     // For when somebody listens.
@@ -355,7 +392,12 @@ class Memory {
             for (PoolName other : wanted == nullptr ? last_resorts(index) : Names()) {
                 if (target.change(other) &&
                     attempt(pool, target.pool, requested, stream, &ptr) == VMM_OK) {
-                    return ptr;
+                    if (target.is_spare()) {
+                        return ptr;
+                    }
+                    // A graph has begun to be captured with it, and may use this memory as well.
+                    give_back({ptr, stream, requested, rounded(requested), target.keep(), nullptr,
+                               index});
                 }
             }
         }
@@ -373,8 +415,9 @@ class Memory {
     Names last_resorts(int index) {
         Names found;
         std::lock_guard<std::mutex> hold(mutex);
-        devices_[static_cast<size_t>(index)].routes.each([&](PrivatePool &pool) {
-            if (pool.last_resort && pool.users != 0 && !pool.captured) {
+        Routes &routes = devices_[static_cast<size_t>(index)].routes;
+        routes.each([&](PrivatePool &pool) {
+            if (routes.is_spare(pool)) {
                 found.push_back(pool.name);
             }
         });
@@ -432,11 +475,12 @@ class Memory {
     // Waits for all work of a device. False while a graph is captured that PyTorch said nothing of.
     static bool wait_for(int index) {
         c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
-        // Captures on other devices are not disturbed, so they need not forbid it.
-        cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-        C10_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
-        cudaError_t error = cudaDeviceSynchronize();
-        (void)cudaThreadExchangeStreamCaptureMode(&mode);
+        cudaError_t error = cudaSuccess;
+        {
+            // Captures on other devices are not disturbed, so they need not forbid it.
+            Relaxed relaxed;
+            error = cudaDeviceSynchronize();
+        }
         if (error == cudaErrorStreamCaptureUnsupported ||
             error == cudaErrorStreamCaptureInvalidated) {
             (void)cudaGetLastError();
@@ -446,12 +490,13 @@ class Memory {
         return true;
     }
 
-    static bool is_capturing(Stream stream) {
+    static std::optional<bool> is_capturing(Stream stream) {
         cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-        if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
-            // The legacy stream says so while another one captures.
+        cudaError_t error = cudaStreamIsCapturing(stream, &status);
+        if (error != cudaSuccess) {
             (void)cudaGetLastError();
-            return true;
+            // The legacy stream, while another one captures. Others are no streams any more.
+            return error == cudaErrorStreamCaptureImplicit ? std::nullopt : std::optional(false);
         }
         return status != cudaStreamCaptureStatusNone;
     }

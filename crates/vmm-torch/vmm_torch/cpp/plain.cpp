@@ -20,6 +20,7 @@ struct Runtime {
     // The second parameters are enumerations of the runtime.
     int (*stream_status)(Stream, int *) = nullptr;
     int (*exchange_mode)(int *) = nullptr;
+    int (*can_access)(int *, int, int) = nullptr;
 
     bool load(const char *path) {
         void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -28,7 +29,18 @@ struct Runtime {
                find(handle, "cudaDeviceSynchronize", synchronize) &&
                find(handle, "cudaGetLastError", last_error) &&
                find(handle, "cudaStreamIsCapturing", stream_status) &&
-               find(handle, "cudaThreadExchangeStreamCaptureMode", exchange_mode);
+               find(handle, "cudaThreadExchangeStreamCaptureMode", exchange_mode) &&
+               find(handle, "cudaDeviceCanAccessPeer", can_access);
+    }
+
+    // Whether a device can reach memory of another one.
+    bool reaches(int device, int other) const {
+        int can = 0;
+        if (can_access(&can, device, other) != 0) {
+            (void)last_error();
+            return false;
+        }
+        return can != 0;
     }
 
     // Waits for all work of a device. False where that cannot be done, as during a capture.
@@ -52,12 +64,13 @@ struct Runtime {
         return done;
     }
 
-    bool is_capturing(Stream stream) const {
+    std::optional<bool> is_capturing(Stream stream) const {
         int status = 0;
-        if (stream_status(stream, &status) != 0) {
-            // The legacy stream says so while another one captures.
+        if (int error = stream_status(stream, &status); error != 0) {
             (void)last_error();
-            return true;
+            // The legacy stream, while another one captures: cudaErrorStreamCaptureImplicit. Others
+            // are no streams any more.
+            return error == 906 ? std::nullopt : std::optional(false);
         }
         // Not cudaStreamCaptureStatusNone.
         return status != 0;
@@ -79,6 +92,9 @@ struct Plain {
     void *(*current_stream)(int device) = nullptr;
     std::atomic<bool> forked{false};
     std::atomic<bool> used{false};
+    // The pools that have their peers. The lock is held while one is made.
+    std::array<std::atomic<vmm_pool_t *>, MOST_DEVICES> ready = {};
+    std::mutex making;
     // Guards what follows.
     std::mutex mutex;
     std::array<Routes, MOST_DEVICES> routes;
@@ -100,11 +116,49 @@ void refuse_fork() {
     }
 }
 
+// Lets each of two devices use the memory of the other, where it can. PyTorch's kernels do so in
+// copies, and its pluggable allocators do not learn when: so it is done as soon as a process uses
+// both. Processes of one device never pay for it.
+void connect(int device, int other) {
+    for (auto [owner, peer] : {std::pair{device, other}, std::pair{other, device}}) {
+        if (!plain().runtime.reaches(peer, owner)) {
+            continue;
+        }
+        try {
+            plain().pools.add_peer(owner, peer);
+        } catch (const std::exception &failure) {
+            // All but such copies works.
+            std::fprintf(stderr, "vmm_torch: device %d cannot use the memory of device %d: %s\n",
+                         peer, owner, failure.what());
+        }
+    }
+}
+
+vmm_pool_t *make_pool(int device) {
+    std::lock_guard<std::mutex> alone(plain().making);
+    vmm_pool_t *pool = plain().pools.of(device);
+    std::atomic<vmm_pool_t *> &ready = plain().ready[static_cast<size_t>(device)];
+    if (ready.load(std::memory_order_relaxed) == nullptr) {
+        for (int other = 0; other < MOST_DEVICES; ++other) {
+            if (other != device && plain().pools.find(other) != nullptr) {
+                connect(device, other);
+            }
+        }
+        ready.store(pool, std::memory_order_release);
+    }
+    return pool;
+}
+
 // The pool of a device; makes it at first.
 vmm_pool_t *pool_of(int device) {
     refuse_fork();
     plain().used.store(true, std::memory_order_relaxed);
-    return plain().pools.of(device);
+    bool known = device >= 0 && device < MOST_DEVICES;
+    vmm_pool_t *pool = nullptr;
+    if (known) {
+        pool = plain().ready[static_cast<size_t>(device)].load(std::memory_order_acquire);
+    }
+    return pool != nullptr ? pool : make_pool(device);
 }
 
 // Runs `body` with the lock, for what PyTorch calls in destructors: nothing is thrown.

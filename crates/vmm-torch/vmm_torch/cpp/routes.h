@@ -1,80 +1,14 @@
-// Private pools: memory that only some allocations get, those of a captured graph say, and which
-// allocations these are.
+// The private pools of a device, and which allocations they get.
 #pragma once
 
-#include "pools.h"
+#include "private.h"
 
 #include <algorithm>
-#include <functional>
+#include <chrono>
 #include <map>
-#include <memory>
-#include <optional>
-#include <utility>
-
-struct CUstream_st;
+#include <unordered_map>
 
 namespace vmm {
-
-// PyTorch's name of a private pool: c10::MempoolId_t.
-using PoolName = std::pair<unsigned long long, unsigned long long>;
-// cudaStream_t.
-using Stream = CUstream_st *;
-using Filter = std::function<bool(Stream)>;
-
-// A piece of memory that an allocator of the user's gave.
-struct Piece {
-    void *ptr = nullptr;
-    size_t len = 0;
-    Stream stream = nullptr;
-    PoolName pool;
-    // Pieces are numbered as they come.
-    int32_t number = 0;
-    bool live = true;
-    // When it was released last, see `Routes::now`.
-    uint64_t left = 0;
-    // Work on other streams than its own may still use it.
-    bool shared = false;
-    // Whether those who listen were told of it; half where one of them threw.
-    enum { UNKNOWN, HALF_KNOWN, KNOWN } told = HALF_KNOWN;
-};
-
-// Where the memory of a private pool comes from if not from libvmm. What says so is called with the
-// lock that guards the routes, all else without any: it calls allocators of users.
-struct Source {
-    virtual ~Source() = default;
-    // NULL if there is no more.
-    virtual void *allocate(size_t len, Stream stream) = 0;
-    // As `allocate`, from what was given before and is free now.
-    virtual void *reuse(size_t len, Stream stream) = 0;
-    // `shared`: work on other streams may still use it.
-    virtual void release(void *ptr, bool shared) = 0;
-    // Gives those pieces back to where they came from that nobody has held since a moment. Those
-    // that it cannot give back it keeps. The device has been idle since that moment.
-    virtual void give_back(uint64_t moment) = 0;
-    // Visits all pieces, with the lock.
-    virtual void each(const std::function<void(const Piece &)> &visit) const = 0;
-    // Whether there is none, with the lock.
-    virtual bool empty() const = 0;
-};
-
-using Sources = std::vector<std::shared_ptr<Source>>;
-
-struct PrivatePool {
-    PoolName name;
-    // libvmm's name; 0 with a source of its own.
-    uint64_t id = 0;
-    // Graphs, MemPool objects and contexts that refer to it.
-    int users = 0;
-    // When the last of them let go, see `Routes::now`.
-    uint64_t left = 0;
-    // Allocations in it that live.
-    size_t live = 0;
-    // Its memory may serve others when there is no other.
-    bool last_resort = false;
-    // A graph was captured with it: while it has users, what was released in it is in use still.
-    bool captured = false;
-    std::shared_ptr<Source> source;
-};
 
 // The calling thread: each has one of these, which goes when the thread ends.
 inline const std::shared_ptr<const char> &this_thread() {
@@ -85,14 +19,16 @@ inline const std::shared_ptr<const char> &this_thread() {
 // The private pools of one device. Not for several threads at once, but for `any`.
 class Routes {
   public:
-    // Whether a stream captures a graph, or has a capture that failed and was not ended; NULL where
-    // that cannot be asked.
-    bool (*is_capturing)(Stream) = nullptr;
+    // Whether a stream captures a graph, or has a capture that failed and was not ended; nothing
+    // where it cannot say, as the legacy stream while another one captures. Empty: none captures.
+    std::function<std::optional<bool>(Stream)> is_capturing;
     // Waits for all work of the device, and is false if that cannot be done. Empty: no need to.
     std::function<bool()> wait;
     // Held while `wait` runs, and while the route of a capture begins; see settle.h. Taken before
     // the lock that guards the rest, and not held while an allocator of users is called.
     std::mutex gate;
+    // Time passes; tests say how.
+    std::chrono::steady_clock::time_point (*clock)() = &std::chrono::steady_clock::now;
 
     // Whether an allocation may belong to a private pool at all.
     bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
@@ -103,8 +39,10 @@ class Routes {
         note_return();
         for (auto at = underway_.rbegin(); at != underway_.rend(); ++at) {
             if (at->filter(stream)) {
-                at->captured = at->captured || (is_capturing != nullptr && is_capturing(stream));
-                at->pool->captured = at->pool->captured || at->captured;
+                if (captures(stream)) {
+                    at->captured_on = stream;
+                    at->pool->captured = true;
+                }
                 return at->pool;
             }
         }
@@ -116,53 +54,65 @@ class Routes {
         return at == pools_.end() ? nullptr : at->second.get();
     }
 
-    // The name of a pool by libvmm's number; that of the general one if there is none.
-    PoolName name_of(uint64_t id) const {
+    // The names of the pools by libvmm's numbers.
+    std::unordered_map<uint64_t, PoolName> names() const {
+        std::unordered_map<uint64_t, PoolName> found;
         for (const auto &[name, pool] : pools_) {
-            if (id != 0 && pool->id == id) {
-                return name;
+            if (pool->id != 0) {
+                found.emplace(pool->id, name);
             }
         }
-        return {0, 0};
+        return found;
     }
 
-    // Adds a user to a pool, and makes it for the first one.
-    PrivatePool *use(vmm_pool_t *pool, PoolName name, std::shared_ptr<Source> source = nullptr) {
-        std::unique_ptr<PrivatePool> &slot = pools_[name];
-        if (slot == nullptr) {
-            auto made = std::make_unique<PrivatePool>();
-            made->name = name;
-            if (source == nullptr) {
-                vmm_status_t status = lib.private_create(pool, &made->id);
-                if (status != VMM_OK) {
-                    pools_.erase(name);
-                    throw std::runtime_error("vmm_torch: " + fault(status));
-                }
-            }
-            made->source = std::move(source);
-            slot = std::move(made);
+    // Whether a pool of this name is gone, and has allocations that live on.
+    bool outlived(PoolName name) const {
+        return std::any_of(outlived_.begin(), outlived_.end(),
+                           [&](const auto &pool) { return pool->name == name; });
+    }
+
+    // Adds a user to a pool. For its first one there is a source, or what libvmm has made.
+    PrivatePool *use(Fresh &fresh, PoolName name, std::shared_ptr<Source> source = nullptr) {
+        auto at = pools_.find(name);
+        if (at == pools_.end()) {
+            at = pools_.emplace(name, std::make_unique<PrivatePool>()).first;
+            PrivatePool &made = *at->second;
+            made.name = name;
+            made.id = source == nullptr ? fresh.take() : 0;
+            made.source = std::move(source);
         }
-        ++slot->users;
-        return slot.get();
+        ++at->second->users;
+        return at->second.get();
     }
 
     // `stream` is the current one; `opening`: a capture is about to begin on it.
-    void begin(vmm_pool_t *pool, PoolName name, Filter filter, Stream stream, bool opening) {
+    void begin(Fresh &fresh, PoolName name, Filter filter, Stream stream, bool opening) {
+        // One that failed may be tried again.
+        drop_failed();
         for (const Route &route : underway_) {
             if (route.pool->name == name) {
                 throw std::runtime_error("vmm_torch: allocations already go to this memory pool; "
                                          "end that before beginning anew");
             }
         }
-        note_return();
-        PrivatePool *target = use(pool, name);
-        underway_.push_back({target, std::move(filter), stream, this_thread(), opening, false});
+        dropped_.erase(std::remove(dropped_.begin(), dropped_.end(), name), dropped_.end());
+        // A capture whose route had ended goes on with this one.
+        auto paused = paused_.find({name, stream});
+        bool goes_on = paused != paused_.end() && paused->second && may_capture(stream);
+        underway_.reserve(underway_.size() + 1);
+        underway_.push_back({use(fresh, name), std::move(filter), stream, stream, this_thread(),
+                             opening || goes_on, opening, clock()});
         count_.store(underway_.size(), std::memory_order_relaxed);
     }
 
     void end(PoolName name) {
         for (auto at = underway_.begin(); at != underway_.end(); ++at) {
             if (at->pool->name == name) {
+                for (Stream stream : {at->stream, at->captured_on}) {
+                    if (may_capture(stream)) {
+                        paused_[{name, stream}] |= at->of_capture;
+                    }
+                }
                 underway_.erase(at);
                 count_.store(underway_.size(), std::memory_order_relaxed);
                 return;
@@ -187,25 +137,29 @@ class Routes {
         leave(*pool);
     }
 
-    // Whether one of the streams on which routes began captures a graph, or is about to.
-    bool capturing() const {
-        for (const Route &route : underway_) {
-            bool soon = route.opening && !route.thread.expired();
-            if (is_capturing != nullptr && (soon || is_capturing(route.stream))) {
-                return true;
-            }
+    // Whether a stream captures a graph on which a route began or that allocated from one, or is
+    // about to. Routes may have ended since: libraries end that of a capture and begin it again.
+    bool capturing() {
+        for (auto at = paused_.begin(); at != paused_.end();) {
+            at = may_capture(at->first.second) ? std::next(at) : paused_.erase(at);
         }
-        return false;
+        return !paused_.empty() ||
+               std::any_of(underway_.begin(), underway_.end(), [&](const Route &route) {
+                   bool soon = route.opening && !route.thread.expired() &&
+                               clock() - route.begun < LONGEST_OPENING;
+                   return (soon && is_capturing) || may_capture(route);
+               });
     }
 
     // Ends the routes of captures that failed. PyTorch forgets them: it neither ends such a route nor
     // releases the pool. A route of this very thread whose capture is over can be none that is just
-    // about to be ended, nor can one of a thread that has ended.
+    // about to be ended, nor can one of a thread that has ended. Routes that are for no capture end
+    // when their users say so, whatever was captured meanwhile.
     void drop_failed() {
         note_return();
         for (auto at = underway_.begin(); at != underway_.end();) {
             bool near = at->thread.expired() || at->thread.lock() == this_thread();
-            bool over = at->captured && near && !is_capturing(at->stream);
+            bool over = at->of_capture && near && is_capturing && !may_capture(*at);
             if (over) {
                 leave(*at->pool);
                 dropped_.push_back(at->pool->name);
@@ -213,6 +167,14 @@ class Routes {
             at = over ? underway_.erase(at) : at + 1;
         }
         count_.store(underway_.size(), std::memory_order_relaxed);
+    }
+
+    // Whether a pool may serve everyone when there is no other memory: what is free in it belongs
+    // to no graph, and nothing is captured with it.
+    bool is_spare(const PrivatePool &pool) const {
+        return pool.last_resort && pool.users != 0 && !pool.captured &&
+               std::none_of(underway_.begin(), underway_.end(),
+                            [&](const Route &route) { return route.pool == &pool; });
     }
 
     // Moments are counted by what was let go, so that what is let go while the device is waited for
@@ -319,12 +281,29 @@ class Routes {
         PrivatePool *pool;
         Filter filter;
         Stream stream;
+        // The last one that was seen to capture an allocation.
+        Stream captured_on;
         std::weak_ptr<const char> thread;
-        // A capture may begin at any moment: nobody says when it does.
+        // It is that of a capture: it began right before one, or during it.
+        bool of_capture;
+        // The capture may begin at any moment: nobody says when it does.
         bool opening;
-        // An allocation of it was captured.
-        bool captured;
+        std::chrono::steady_clock::time_point begun;
     };
+
+    // A capture that has not begun by then never will: its thread got an error, and does other
+    // things now, or none.
+    static constexpr std::chrono::seconds LONGEST_OPENING{10};
+
+    bool captures(Stream stream) const {
+        return is_capturing && is_capturing(stream).value_or(false);
+    }
+    bool may_capture(Stream stream) const {
+        return is_capturing && is_capturing(stream).value_or(true);
+    }
+    bool may_capture(const Route &route) const {
+        return may_capture(route.stream) || may_capture(route.captured_on);
+    }
 
     // PyTorch begins a capture right after its route, on the same thread. So when that thread is
     // here again the capture has begun, and can be asked about, or never will.
@@ -355,6 +334,8 @@ class Routes {
     // Of pools that are gone, and their allocations as well.
     Sources sources_left_;
     std::vector<Route> underway_;
+    // Streams on which routes of pools ended during a capture, and whether they were that capture's.
+    std::map<std::pair<PoolName, Stream>, bool> paused_;
     // Of failed captures, as long as they have their pool.
     std::vector<PoolName> dropped_;
     uint64_t now_ = 0;
@@ -379,17 +360,23 @@ class Hold {
         }
     }
 
-    // Lets go of the pool and holds this one. False if that is gone.
+    // Lets go of the pool and holds this one. False unless it may serve everyone.
     bool change(PoolName name) {
         let_go();
         std::lock_guard<std::mutex> hold(mutex_);
         PrivatePool *other = routes_.find(name);
-        if (other == nullptr || other->users == 0) {
+        if (other == nullptr || !routes_.is_spare(*other)) {
             return false;
         }
         pool = other;
         routes_.began(pool);
         return true;
+    }
+
+    // Whether the pool may serve everyone still, now that the allocation was made.
+    bool is_spare() const {
+        std::lock_guard<std::mutex> hold(mutex_);
+        return routes_.is_spare(*pool);
     }
 
     // The allocation was made: it holds the pool from now on.

@@ -11,11 +11,28 @@ using c10::CachingDeviceAllocator::SegmentInfo;
 // Builds the segments of one device from the pieces that libvmm shows. `memory.mutex` is held.
 class SegmentBuilder {
   public:
-    SegmentBuilder(Memory &memory, int device) : memory_(memory), device_(device) {}
+    // `only`: a pool whose segments are wanted, or {0, 0} for all.
+    SegmentBuilder(Memory &memory, int device, PoolName only)
+        : memory_(memory), device_(device), names_(memory.device(device).routes.names()) {
+        if (only != PoolName{0, 0}) {
+            only_ = only;
+            gone_ = memory.device(device).routes.outlived(only);
+        }
+    }
 
     void add(const vmm_piece_t &piece) {
         if (piece.kind == VMM_PIECE_RANGE) {
-            begin(piece.address, memory_.device(device_).routes.name_of(piece.private_id));
+            auto named = names_.find(piece.private_id);
+            PoolName owner = named != names_.end() ? named->second : PoolName{0, 0};
+            // What allocations lie in that outlived their pool, only these tell.
+            bool may_tell = gone_ && owner == PoolName{0, 0};
+            skipping_ = only_ && owner != *only_ && !may_tell;
+            if (!skipping_) {
+                begin(piece.address, owner);
+            }
+            return;
+        }
+        if (skipping_) {
             return;
         }
         const Allocation *entry =
@@ -66,7 +83,16 @@ class SegmentBuilder {
         }
     }
 
-    std::vector<SegmentInfo> finish() { return std::move(segments_); }
+    std::vector<SegmentInfo> finish() {
+        if (only_) {
+            auto other = [&](const SegmentInfo &segment) {
+                return segment.owner_private_pool_id != *only_;
+            };
+            segments_.erase(std::remove_if(segments_.begin(), segments_.end(), other),
+                            segments_.end());
+        }
+        return std::move(segments_);
+    }
 
   private:
     void begin(void *address, PoolName owner) {
@@ -80,6 +106,11 @@ class SegmentBuilder {
 
     Memory &memory_;
     int device_;
+    std::unordered_map<uint64_t, PoolName> names_;
+    std::optional<PoolName> only_;
+    // Allocations of it live on, though it is gone itself.
+    bool gone_ = false;
+    bool skipping_ = false;
     std::vector<SegmentInfo> segments_;
 };
 
@@ -95,20 +126,13 @@ inline std::vector<SegmentInfo> segments(Memory &memory, int device, PoolName on
         }
     }
     std::lock_guard<std::mutex> hold(memory.mutex);
-    SegmentBuilder builder(memory, device);
+    SegmentBuilder builder(memory, device, only);
     for (const vmm_piece_t &piece : pieces) {
         builder.add(piece);
     }
     Routes &routes = memory.device(device).routes;
     routes.each_piece([&](const Piece &piece) { builder.add_foreign(piece); });
-    std::vector<SegmentInfo> all = builder.finish();
-    std::vector<SegmentInfo> chosen;
-    for (SegmentInfo &segment : all) {
-        if (only == PoolName{0, 0} || segment.owner_private_pool_id == only) {
-            chosen.push_back(std::move(segment));
-        }
-    }
-    return chosen;
+    return builder.finish();
 }
 
 } // namespace vmm

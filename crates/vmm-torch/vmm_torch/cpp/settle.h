@@ -60,6 +60,19 @@ inline bool settle(std::mutex &mutex, Routes &routes, vmm_pool_t *pool,
     return true;
 }
 
+// Runs `body` with the lock, and with what libvmm has made for a pool that is not there yet.
+template <typename Body>
+void with_pool(std::mutex &mutex, Routes &routes, vmm_pool_t *pool, PoolName name, Body body) {
+    Fresh fresh(pool);
+    for (;; fresh.make()) {
+        std::lock_guard<std::mutex> hold(mutex);
+        if (fresh.made() || routes.find(name) != nullptr) {
+            body(fresh);
+            return;
+        }
+    }
+}
+
 // Begins a route; `stream` is the current one.
 inline void begin(std::mutex &mutex, Routes &routes, vmm_pool_t *pool, PoolName name, Filter filter,
                   Stream stream) {
@@ -69,8 +82,9 @@ inline void begin(std::mutex &mutex, Routes &routes, vmm_pool_t *pool, PoolName 
     if (opening) {
         alone.lock();
     }
-    std::lock_guard<std::mutex> hold(mutex);
-    routes.begin(pool, name, std::move(filter), stream, opening);
+    with_pool(mutex, routes, pool, name, [&](Fresh &fresh) {
+        routes.begin(fresh, name, std::move(filter), stream, opening);
+    });
 }
 
 } // namespace vmm
