@@ -191,12 +191,15 @@ void what_is_released_during_a_wait_does_not_go_with_it() {
 
 void a_pool_that_was_used_during_a_wait_stays() {
     c10::MempoolId_t name{0, 50};
-    allocator().createOrIncrefPool(0, name, nullptr);
-    allocator().releasePool(0, name);
-    auto wait = std::exchange(routes().wait, [&] {
-        // A graph is captured, launched, and gone.
+    // A graph is captured, launched, and gone.
+    auto captured = [&] {
         allocator().createOrIncrefPool(0, name, nullptr);
+        routes().find(name)->captured = true;
         allocator().releasePool(0, name);
+    };
+    captured();
+    auto wait = std::exchange(routes().wait, [&] {
+        captured();
         return true;
     });
     memory().settle(0);

@@ -92,8 +92,25 @@ void from_another_thread(const std::function<void()> &body) { std::thread(body).
 c10::MempoolId_t leave_a_pool(int device = 0) {
     c10::MempoolId_t name = new_name();
     allocator().createOrIncrefPool(device, name, nullptr);
+    routes(device).find(name)->captured = true;
     allocator().releasePool(device, name);
     return name;
+}
+
+void what_no_graph_has_used_comes_back_without_a_wait() {
+    c10::MempoolId_t name = new_name();
+    allocator().createOrIncrefPool(0, name, nullptr);
+    void *held = in_pool(name, 4 * MIB);
+    CHECK(memory().release(in_pool(name, 40 * MIB)));
+    int before = waits[0];
+    allocator().releasePool(0, name);
+    CHECK(waits[0] == before && routes().find(name) == nullptr);
+    // It is everyone's; what lives stays.
+    uint64_t reserved = memory().pool_stats(0).reserved_bytes;
+    CHECK(memory().release(memory().allocate(0, 40 * MIB, nullptr)));
+    CHECK(memory().pool_stats(0).reserved_bytes == reserved);
+    CHECK(memory().release(held));
+    CHECK(empties());
 }
 
 void a_route_for_no_capture_stays_whatever_is_captured() {
@@ -263,6 +280,7 @@ void no_device_is_waited_for_with_pythons_lock() {
     allocator().emptyCache(name);
     c10::MempoolId_t tree = new_name();
     open(tree);
+    routes().find(tree)->captured = true;
     close(tree);
     CHECK(waits[0] == before && routes().find(left) != nullptr);
     python.held = false;
@@ -538,6 +556,7 @@ int main(int argc, char **argv) {
     a_capture_of_others_in_a_route_is_not_broken();
     a_thread_that_does_not_come_back_blocks_nobody_for_long();
     no_device_is_waited_for_with_pythons_lock();
+    what_no_graph_has_used_comes_back_without_a_wait();
     a_pool_that_goes_waits_for_its_own_device();
     a_checkpoint_that_cannot_be_restored_changes_nothing();
     a_checkpoint_is_tried_once_more_after_a_wait();

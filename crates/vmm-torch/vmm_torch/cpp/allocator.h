@@ -277,7 +277,10 @@ class Allocator final : public ca::CUDAAllocator {
 
     void releasePool(c10::DeviceIndex device, c10::MempoolId_t name) override {
         in_destructor([&] {
-            with_routes(device, [&](Routes &routes, vmm_pool_t *) { routes.release(name); });
+            with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
+                routes.release(name);
+                routes.drop_uncaptured(pool);
+            });
         });
     }
 

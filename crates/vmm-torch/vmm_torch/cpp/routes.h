@@ -191,24 +191,13 @@ class Routes {
     // Gives back the memory of the pools that had no users at a moment, and have had none since.
     // The device has been idle since that moment.
     void settle(vmm_pool_t *pool, uint64_t moment) {
-        for (auto at = pools_.begin(); at != pools_.end();) {
-            PrivatePool &own = *at->second;
-            if (own.users != 0 || own.left > moment) {
-                ++at;
-                continue;
-            }
-            dropped_.erase(std::remove(dropped_.begin(), dropped_.end(), own.name), dropped_.end());
-            if (own.id != 0) {
-                lib.private_release(pool, own.id);
-            }
-            if (own.live != 0) {
-                // Its last allocation, at whose end `ended` drops it, still refers to it.
-                outlived_.push_back(std::move(at->second));
-            } else if (own.source != nullptr) {
-                sources_left_.push_back(own.source);
-            }
-            at = pools_.erase(at);
-        }
+        drop(pool, [&](const PrivatePool &own) { return own.left <= moment; });
+    }
+
+    // Gives back the memory of pools without users that needs no wait: no graph uses it, and libvmm
+    // knows of all other work.
+    void drop_uncaptured(vmm_pool_t *pool) {
+        drop(pool, [](const PrivatePool &own) { return !own.captured && own.source == nullptr; });
     }
 
     // The sources with free memory whose pools nobody refers to, and that of one more pool if no graph
@@ -321,6 +310,28 @@ class Routes {
             }
         }
         std::for_each(sources_left_.begin(), sources_left_.end(), visit);
+    }
+
+    // Of the pools without users.
+    template <typename Goes> void drop(vmm_pool_t *pool, Goes goes) {
+        for (auto at = pools_.begin(); at != pools_.end();) {
+            PrivatePool &own = *at->second;
+            if (own.users != 0 || !goes(own)) {
+                ++at;
+                continue;
+            }
+            dropped_.erase(std::remove(dropped_.begin(), dropped_.end(), own.name), dropped_.end());
+            if (own.id != 0) {
+                lib.private_release(pool, own.id);
+            }
+            if (own.live != 0) {
+                // Its last allocation, at whose end `ended` drops it, still refers to it.
+                outlived_.push_back(std::move(at->second));
+            } else if (own.source != nullptr) {
+                sources_left_.push_back(own.source);
+            }
+            at = pools_.erase(at);
+        }
     }
 
     void leave(PrivatePool &pool) {
