@@ -12,7 +12,7 @@ use crate::device::{
 };
 use crate::error::{AllocError, OutOfMemory, PoolError};
 use crate::growth::Means;
-use crate::ladder::{Next, Reach};
+use crate::ladder::{Awaited, Next, Reach};
 use crate::options::{CrossStream, Maintenance, PoolOptions};
 use crate::peers::Peers;
 use crate::pool::{Pressure, PressureCallback, Request};
@@ -238,6 +238,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             capturing: false,
             device_full: false,
             impatient: false,
+            never_idle: false,
             removal_failed: false,
             address_full: false,
             means: self.means(),
@@ -288,9 +289,8 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                     refused = reserved.err().and_then(PoolError::device).or(refused);
                 }
                 Next::Wait(_) if effort == Effort::Spare => return Ok(Err(refused)),
-                Next::Wait(fences) => {
-                    self.lock().counters.host_waits += 1;
-                    self.wait_any(&fences)?;
+                Next::Wait(awaited) => {
+                    reach.never_idle = !self.await_work(&awaited)?;
                     // Idle frames that serve now leave less to be made.
                     reach.device_full = false;
                     if reach.cross_stream == CrossStream::Never {
@@ -321,12 +321,45 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             && !self.kind_refused.swap(true, Ordering::Relaxed)
     }
 
-    pub(crate) fn wait_any(&self, fences: &[Fence]) -> DeviceResult<()> {
+    /// Waits on the host until some of the work is over, and notes that. `false` where there was nothing to
+    /// wait for, or only the device as a whole, which cannot be waited for now.
+    pub(crate) fn await_work(&self, awaited: &Awaited) -> DeviceResult<bool> {
+        if awaited.is_empty() {
+            return Ok(false);
+        }
+        if awaited.fences.is_empty() {
+            return self.wait_idle();
+        }
+        self.lock().counters.host_waits += 1;
+        let fence = self.wait_any(&awaited.fences)?;
+        // The stream itself may fail to say so.
+        self.lock().timelines.note_reached(fence);
+        Ok(true)
+    }
+
+    /// Waits for all work of the device; `false` if it cannot be waited for, at least not now.
+    fn wait_idle(&self) -> DeviceResult<bool> {
+        let moment = self.lock().timelines.moment();
+        match self.device.wait_idle() {
+            Ok(()) => {}
+            Err(DeviceError {
+                kind: DeviceErrorKind::NotSupported | DeviceErrorKind::NotReady,
+                ..
+            }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        let mut state = self.lock();
+        state.counters.host_waits += 1;
+        state.timelines.pass(&moment);
+        Ok(true)
+    }
+
+    fn wait_any(&self, fences: &[Fence]) -> DeviceResult<Fence> {
         let mut look = FIRST_LOOK;
         loop {
             for fence in fences {
                 if self.device.wait(*fence, look)? {
-                    return Ok(());
+                    return Ok(*fence);
                 }
             }
             look = (look * 2).min(LONGEST_LOOK);
@@ -505,7 +538,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             (state.counters.frames_released_bytes, state.timelines.all_now())
         };
         loop {
-            let (step, fences) = {
+            let (step, awaited) = {
                 let mut state = self.lock();
                 if self.capturing(&state)? {
                     break;
@@ -515,23 +548,20 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 state.budget.trim_to(keep, live);
                 state.poll(&*self.device, READY, CrossStream::WhenReached)?;
                 let step = state.step_trimming(&*self.device, keep, self.means())?;
-                let fences = if step.is_none() && wait {
-                    state.fences_of_idle(&*self.device, keep, &queued)?
+                let awaited = if step.is_none() && wait {
+                    state.work_on_idle(&*self.device, keep, &queued)?
                 } else {
-                    Vec::new()
+                    Awaited::default()
                 };
                 state.validate_in_debug();
-                (step, fences)
+                (step, awaited)
             };
             match step {
                 Some(step) => {
                     self.finish(step.run(&*self.device), None)?;
                 }
-                None if fences.is_empty() => break,
-                None => {
-                    self.lock().counters.host_waits += 1;
-                    self.wait_any(&fences)?;
-                }
+                None if self.await_work(&awaited)? => {}
+                None => break,
             }
         }
         Ok(self.lock().counters.frames_released_bytes - before)

@@ -158,7 +158,7 @@ impl State {
     pub(crate) fn fence_released<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D) {
         for point in std::mem::take(&mut self.tenancies.unfenced) {
             // One that fails is recorded by whoever needs it.
-            let _ = self.timelines.fence(device, point);
+            let _ = self.timelines.ask(device, point);
         }
     }
 
