@@ -3,10 +3,10 @@
 #![allow(missing_docs)]
 
 use std::sync::Arc;
-use vmm_core::heap::HeapOptions;
+use vmm_core::placement::PlacementKind;
 use vmm_core::{
-    AddrRange, AllocError, CrossStream, DeviceErrorKind, DeviceOp, Lease, Maintenance, Owner, Pool,
-    PoolOptions, StreamId, VirtualMemoryDevice, placement,
+    AddrRange, AllocError, CrossStream, DeviceErrorKind, DeviceOp, Heap, HeapOptions, Lease,
+    Maintenance, Owner, Pool, PoolOptions, StreamId, VirtualMemoryDevice,
 };
 use vmm_mock::{Faulty, MockDevice, MockOptions};
 
@@ -316,18 +316,18 @@ fn a_pool_that_ends_takes_the_memory_of_destroyed_streams_along() {
 #[test]
 fn a_heap_goes_round_a_destroyed_stream() {
     let s = Scene::new(CrossStream::WaitOnDevice);
-    let options = HeapOptions { chunk: 32 * MIB, ..HeapOptions::default() };
-    let heap = vmm_core::Heap::new(s.pool.clone(), options, || Box::new(placement::Tlsf::new()))
-        .expect("a heap");
-    let block = heap.allocate(24 * MIB, s.good).expect("a block");
+    let options = HeapOptions { chunk_len: 32 * MIB, ..HeapOptions::default() };
+    let heap = Heap::new(s.pool.clone(), options, || PlacementKind::Tlsf.make()).expect("a heap");
+    let block = heap.allocate(24 * MIB, s.good, Owner::NONE).expect("a block");
     block.used_on(s.lost);
     drop(block);
     s.device.destroy_stream(s.lost);
     for _ in 0..3 {
-        drop(heap.allocate(24 * MIB, s.good).expect("a block"));
+        drop(heap.allocate(24 * MIB, s.good, Owner::NONE).expect("a block"));
     }
     assert_eq!(s.idle_waits(), 0, "there was other memory");
-    let all: Vec<_> = (0..2).map(|_| heap.allocate(30 * MIB, s.good).expect("a block")).collect();
+    let all: Vec<_> =
+        (0..2).map(|_| heap.allocate(30 * MIB, s.good, Owner::NONE).expect("a block")).collect();
     assert_eq!(s.idle_waits(), 1);
     drop((all, heap));
     s.close();
