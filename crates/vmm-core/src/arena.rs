@@ -22,7 +22,7 @@ pub(crate) const LARGE: ArenaId = 1;
 /// The longest lease of the small arena, in bytes.
 pub(crate) const SMALL_MAX: u64 = 1 << 20;
 
-/// Every miss looks at all arenas, so there is a bound that no program meets which means to.
+/// A bound that no program meets which means to. Each costs some memory.
 pub(crate) const MOST_ARENAS: usize = 4096;
 
 /// The domain that an arena belongs to.
@@ -46,16 +46,47 @@ pub(crate) struct Arena {
     pub(crate) mapped: u64,
 }
 
+/// For each stream, the arenas that it has free memory in, so that a miss looks at these alone. Some may
+/// have none any more: a stream that often releases and takes its only memory is listed once.
+#[derive(Debug, Default)]
+pub(crate) struct Holdings(Vec<Held>);
+
+/// The arenas of one stream.
+#[derive(Debug, Default)]
+struct Held {
+    arenas: Vec<ArenaId>,
+    /// How many there may be: those that have bins for the stream.
+    most: usize,
+}
+
+impl Holdings {
+    /// Makes room for one arena more, which gets bins for a stream: later no release has to.
+    fn make_room(&mut self, slot: StreamSlot) {
+        let index = slot as usize;
+        if self.0.len() <= index {
+            self.0.resize_with(index + 1, Held::default);
+        }
+        let held = &mut self.0[index];
+        held.most += 1;
+        held.arenas.reserve(held.most - held.arenas.len());
+    }
+
+    fn of(&self, slot: StreamSlot) -> &[ArenaId] {
+        self.0.get(slot as usize).map_or(&[], |held| &held.arenas)
+    }
+}
+
 /// All arenas of a pool.
 #[derive(Debug)]
 pub(crate) struct Arenas {
     table: Vec<Arena>,
+    holdings: Holdings,
 }
 
 impl Arenas {
     /// Those of the general domain.
     pub(crate) fn new() -> Self {
-        Self { table: vec![Arena::new(), Arena::new()] }
+        Self { table: vec![Arena::new(), Arena::new()], holdings: Holdings::default() }
     }
 
     /// Adds one for private pools; `None` if there are as many as there may be.
@@ -77,6 +108,35 @@ impl Arenas {
     pub(crate) fn of(&self, domain: DomainId) -> &[Arena] {
         let count = if domain == GENERAL { 2 } else { 1 };
         &self.table[usize::from(domain)..][..count]
+    }
+
+    /// Makes an extent `Free`, joined with neighbours that the same stream may take.
+    #[inline]
+    pub(crate) fn set_free(
+        &mut self,
+        extents: &mut Extents,
+        id: ExtentId,
+        point: Point,
+    ) -> ExtentId {
+        let arena = &mut self.table[usize::from(extents[id].arena)];
+        arena.set_free(extents, &mut self.holdings, id, point)
+    }
+
+    /// The arenas in which a stream has free memory, and perhaps some more; `READY` is no stream.
+    pub(crate) fn of_stream(&self, slot: StreamSlot) -> impl Iterator<Item = (ArenaId, &Arena)> {
+        self.holdings.of(slot).iter().map(|id| (*id, &self[*id]))
+    }
+
+    /// Whether a stream has free memory anywhere. Strikes out where it has none any more.
+    pub(crate) fn has_free(&mut self, slot: StreamSlot) -> bool {
+        let Some(held) = self.holdings.0.get_mut(slot as usize) else { return false };
+        held.arenas.retain(|id| {
+            let bins = self.table[usize::from(*id)].bins[slot as usize].as_mut();
+            let bins = bins.expect("the bins of an arena that is listed");
+            bins.listed = !bins.is_empty();
+            bins.listed
+        });
+        !held.arenas.is_empty()
     }
 }
 
@@ -124,21 +184,30 @@ impl Arena {
 
     /// Puts a `Free` extent into the bins of its stream.
     #[inline]
-    pub(crate) fn insert(&mut self, extents: &mut Extents, id: ExtentId) {
+    fn insert(&mut self, extents: &mut Extents, holdings: &mut Holdings, id: ExtentId) {
         let slot = extents[id].stream as usize;
-        if let Some(Some(bins)) = self.bins.get_mut(slot) {
-            bins.insert(extents, id);
-        } else {
-            self.insert_first(extents, id, slot);
+        match self.bins.get_mut(slot) {
+            Some(Some(bins)) if bins.listed => bins.insert(extents, id),
+            _ => self.insert_unlisted(extents, holdings, id),
         }
     }
 
     #[cold]
-    fn insert_first(&mut self, extents: &mut Extents, id: ExtentId, slot: usize) {
-        if self.bins.len() <= slot {
-            self.bins.resize_with(slot + 1, || None);
+    fn insert_unlisted(&mut self, extents: &mut Extents, holdings: &mut Holdings, id: ExtentId) {
+        let (slot, arena) = (extents[id].stream, extents[id].arena);
+        let index = slot as usize;
+        if self.bins.len() <= index {
+            self.bins.resize_with(index + 1, || None);
         }
-        self.bins[slot].get_or_insert_with(|| Box::new(Bins::new())).insert(extents, id);
+        let bins = self.bins[index].get_or_insert_with(|| {
+            holdings.make_room(slot);
+            Box::new(Bins::new())
+        });
+        bins.listed = true;
+        bins.insert(extents, id);
+        if slot != READY {
+            holdings.0[index].arenas.push(arena);
+        }
     }
 
     /// Takes a `Free` extent out of its bins.
@@ -184,7 +253,7 @@ impl Arena {
         self.bins_holding(extents, id).resized(extents, id, old_len);
         if extents[cut].len > len {
             let rest = extents.split(cut, len);
-            self.insert(extents, rest);
+            self.bins_holding(extents, rest).insert(extents, rest);
         }
         cut
     }
@@ -195,6 +264,7 @@ impl Arena {
     pub(crate) fn set_free(
         &mut self,
         extents: &mut Extents,
+        holdings: &mut Holdings,
         id: ExtentId,
         mut point: Point,
     ) -> ExtentId {
@@ -211,7 +281,7 @@ impl Arena {
                 extent.kind = Kind::Free;
                 extent.stream = point.stream;
                 extent.epoch = point.epoch;
-                self.insert(extents, id);
+                self.insert(extents, holdings, id);
                 id
             }
             (false, true) => {
@@ -294,10 +364,6 @@ impl Arena {
         self.bins_of(slot).map_or(0, |bins| bins.longest(extents))
     }
 
-    pub(crate) fn has_free(&self, slot: StreamSlot) -> bool {
-        self.bins_of(slot).is_some_and(|bins| !bins.is_empty())
-    }
-
     /// Makes an extent a `Void`, joined with void neighbours.
     pub(crate) fn set_void(&mut self, extents: &mut Extents, mut id: ExtentId) {
         let (prev, next) = (extents[id].prev, extents[id].next);
@@ -360,7 +426,9 @@ mod tests {
         let (mut arena, mut extents) = (Arena::new(), Extents::default());
         let id = extents.add(Extent { addr: UNIT, len: LEN, ..Extent::default() });
         arena.add_region(&mut extents, Region::new(UNIT, LEN, LEN, id));
-        arena.set_free(&mut extents, id, Point { stream: STREAM, epoch: 1 });
+        let mut holdings = Holdings::default();
+        arena.set_free(&mut extents, &mut holdings, id, Point { stream: STREAM, epoch: 1 });
+        assert_eq!(holdings.of(STREAM), [0], "the stream has memory in the arena");
         (arena, extents, id)
     }
 
@@ -376,7 +444,8 @@ mod tests {
         assert_eq!(arena.find(&extents, STREAM, LEN - (2 << 20), UNIT), Some(id));
         assert_eq!(arena.find(&extents, STREAM, LEN - (1 << 20), UNIT), None);
         for (epoch, index) in (2..).zip(order) {
-            arena.set_free(&mut extents, cuts[index], Point { stream: STREAM, epoch });
+            let point = Point { stream: STREAM, epoch };
+            arena.set_free(&mut extents, &mut Holdings::default(), cuts[index], point);
         }
         let found = arena.find(&extents, STREAM, LEN, UNIT).expect("all is one extent again");
         assert_eq!((arena.region(0).first, extents.count()), (found, 1));

@@ -248,7 +248,7 @@ impl State {
         self.fence_released(device);
         for slot in self.timelines.slots() {
             // A fence is recorded only where an answer would help, and so that a later poll has one.
-            if slot != taker && self.has_free(slot) {
+            if slot != taker && self.arenas.has_free(slot) {
                 let now = self.timelines.now(slot);
                 self.timelines.ask(device, now)?;
             }
@@ -267,10 +267,6 @@ impl State {
             self.free_reached(taker);
         }
         Ok(())
-    }
-
-    fn has_free(&self, slot: StreamSlot) -> bool {
-        self.arenas.all().iter().any(|arena| arena.has_free(slot))
     }
 
     fn settle_retired(&mut self) {
@@ -299,8 +295,8 @@ impl State {
 
     /// Free memory of a stream in some domains.
     pub(crate) fn free_of(&self, slot: StreamSlot, of: impl Fn(DomainId) -> bool) -> Vec<ExtentId> {
-        (0..=ArenaId::MAX)
-            .zip(self.arenas.all())
+        self.arenas
+            .of_stream(slot)
             .filter(|(arena, _)| of(domain_of(*arena)))
             .flat_map(|(_, arena)| arena.free(&self.extents, slot, UNIT))
             .collect()

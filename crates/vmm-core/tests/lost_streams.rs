@@ -33,15 +33,15 @@ impl Scene {
     }
 
     fn on(options: MockOptions, cross_stream: CrossStream) -> Self {
-        let device = Arc::new(MockDevice::new(options));
+        let maintenance = Maintenance::UserLoop;
+        Self::with(options, PoolOptions { cross_stream, maintenance, ..PoolOptions::default() })
+    }
+
+    fn with(device: MockOptions, options: PoolOptions) -> Self {
+        let device = Arc::new(MockDevice::new(device));
         let (lost, good) = (device.make_stream(), device.make_stream());
         let faulty = Arc::new(Faulty::new(Arc::clone(&device)));
-        let options = PoolOptions {
-            limit: Some(LIMIT),
-            cross_stream,
-            maintenance: Maintenance::UserLoop,
-            ..PoolOptions::default()
-        };
+        let options = PoolOptions { limit: Some(LIMIT), ..options };
         let pool = Pool::new(Arc::clone(&faulty), options).expect("a pool on the mock");
         Self { device, faulty, pool, lost, good }
     }
@@ -200,14 +200,16 @@ fn a_trim_goes_round_a_destroyed_stream_and_a_trim_that_waits_takes_its_memory()
 #[test]
 fn maintenance_goes_round_a_destroyed_stream() {
     let s = Scene::new(CrossStream::WaitOnDevice);
-    let first = s.pool.private_pool().expect("a private pool");
-    let lease = first.allocate(8 * MIB, s.good, Owner::NONE).expect("memory");
-    s.write(&lease, s.good, 1);
-    drop((lease, first));
+    let private = || {
+        let private = s.pool.private_pool().expect("a private pool");
+        let lease = private.allocate(8 * MIB, s.good, Owner::NONE).expect("memory");
+        s.write(&lease, s.good, 1);
+        (private, lease)
+    };
+    let (first, second) = (private(), private());
+    drop(first);
     s.lose(8 * MIB);
-    // These frames wait for all that is queued anywhere.
-    let second = s.pool.private_pool().expect("a private pool");
-    drop(second.allocate(8 * MIB, s.good, Owner::NONE).expect("memory"));
+    // The frames of the second wait for all that is queued anywhere.
     drop(second);
     s.device.finish_all();
     let before = s.pool.stats();
@@ -221,10 +223,8 @@ fn maintenance_goes_round_a_destroyed_stream() {
 
 #[test]
 fn a_worker_goes_round_a_destroyed_stream() {
-    let s = Scene::new(CrossStream::WaitOnDevice);
-    let options = PoolOptions { limit: Some(LIMIT), ..PoolOptions::default() };
-    assert_eq!(options.maintenance, Maintenance::Worker);
-    let s = Scene { pool: Pool::new(Arc::clone(&s.faulty), options).expect("a pool"), ..s };
+    let options = PoolOptions { maintenance: Maintenance::Worker, ..PoolOptions::default() };
+    let s = Scene::with(MockOptions::default(), options);
     s.lose(16 * MIB);
     for _ in 0..20 {
         let private = s.pool.private_pool().expect("a private pool");
