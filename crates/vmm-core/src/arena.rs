@@ -39,40 +39,38 @@ pub(crate) fn is_short(arena: ArenaId) -> bool {
 pub(crate) struct Arena {
     /// Boxed, so that an arena is short: the hot path picks one of them, and looks at no region.
     pub(crate) regions: Box<Table<Region>>,
-    /// Free extents by who may take them; `None` for streams that never released here.
+    /// Free extents by who may take them; `None` for streams that have none, by [`Holdings`].
     bins: Vec<Option<Box<Bins>>>,
     voids: ExtentId,
     /// Bytes of the mappings here that are current.
     pub(crate) mapped: u64,
 }
 
-/// For each stream, the arenas that it has free memory in, so that a miss looks at these alone. Some may
-/// have none any more: a stream that often releases and takes its only memory is listed once.
+/// For each stream, the arenas that it has free memory in, so that a miss looks at these alone. There may be
+/// some where it has none any more: they are struck out on a miss.
 #[derive(Debug, Default)]
-pub(crate) struct Holdings(Vec<Held>);
-
-/// The arenas of one stream.
-#[derive(Debug, Default)]
-struct Held {
-    arenas: Vec<ArenaId>,
-    /// How many there may be: those that have bins for the stream.
-    most: usize,
+pub(crate) struct Holdings {
+    by_stream: Vec<Vec<ArenaId>>,
+    /// Empty bins of streams that were struck out, for the next that need some.
+    spare: Vec<Box<Bins>>,
 }
 
 impl Holdings {
-    /// Makes room for one arena more, which gets bins for a stream: later no release has to.
-    fn make_room(&mut self, slot: StreamSlot) {
-        let index = slot as usize;
-        if self.0.len() <= index {
-            self.0.resize_with(index + 1, Held::default);
+    /// Bins for an arena where a stream has free memory now.
+    fn begin(&mut self, slot: StreamSlot, arena: ArenaId) -> Box<Bins> {
+        // What is ready is nobody's, and is found by arena.
+        if slot != READY {
+            let index = slot as usize;
+            if self.by_stream.len() <= index {
+                self.by_stream.resize_with(index + 1, Vec::new);
+            }
+            self.by_stream[index].push(arena);
         }
-        let held = &mut self.0[index];
-        held.most += 1;
-        held.arenas.reserve(held.most - held.arenas.len());
+        self.spare.pop().unwrap_or_else(|| Box::new(Bins::new()))
     }
 
     fn of(&self, slot: StreamSlot) -> &[ArenaId] {
-        self.0.get(slot as usize).map_or(&[], |held| &held.arenas)
+        self.by_stream.get(slot as usize).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -129,14 +127,14 @@ impl Arenas {
 
     /// Whether a stream has free memory anywhere. Strikes out where it has none any more.
     pub(crate) fn has_free(&mut self, slot: StreamSlot) -> bool {
-        let Some(held) = self.holdings.0.get_mut(slot as usize) else { return false };
-        held.arenas.retain(|id| {
-            let bins = self.table[usize::from(*id)].bins[slot as usize].as_mut();
-            let bins = bins.expect("the bins of an arena that is listed");
-            bins.listed = !bins.is_empty();
-            bins.listed
+        let Holdings { by_stream, spare } = &mut self.holdings;
+        let Some(held) = by_stream.get_mut(slot as usize) else { return false };
+        held.retain(|id| {
+            let bins = &mut self.table[usize::from(*id)].bins[slot as usize];
+            spare.extend(bins.take_if(|bins| bins.is_empty()));
+            bins.is_some()
         });
-        !held.arenas.is_empty()
+        !held.is_empty()
     }
 }
 
@@ -186,28 +184,21 @@ impl Arena {
     #[inline]
     fn insert(&mut self, extents: &mut Extents, holdings: &mut Holdings, id: ExtentId) {
         let slot = extents[id].stream as usize;
-        match self.bins.get_mut(slot) {
-            Some(Some(bins)) if bins.listed => bins.insert(extents, id),
-            _ => self.insert_unlisted(extents, holdings, id),
+        if let Some(Some(bins)) = self.bins.get_mut(slot) {
+            bins.insert(extents, id);
+        } else {
+            self.insert_first(extents, holdings, id);
         }
     }
 
     #[cold]
-    fn insert_unlisted(&mut self, extents: &mut Extents, holdings: &mut Holdings, id: ExtentId) {
+    fn insert_first(&mut self, extents: &mut Extents, holdings: &mut Holdings, id: ExtentId) {
         let (slot, arena) = (extents[id].stream, extents[id].arena);
         let index = slot as usize;
         if self.bins.len() <= index {
             self.bins.resize_with(index + 1, || None);
         }
-        let bins = self.bins[index].get_or_insert_with(|| {
-            holdings.make_room(slot);
-            Box::new(Bins::new())
-        });
-        bins.listed = true;
-        bins.insert(extents, id);
-        if slot != READY {
-            holdings.0[index].arenas.push(arena);
-        }
+        self.bins[index].insert(holdings.begin(slot, arena)).insert(extents, id);
     }
 
     /// Takes a `Free` extent out of its bins.

@@ -28,8 +28,6 @@ pub(crate) struct Bins {
     words: [u64; WORDS],
     /// Which words are not zero.
     summary: u64,
-    /// The arena is noted where its stream has memory: [`crate::arena::Holdings`].
-    pub(crate) listed: bool,
 }
 
 /// The bin of a length, below [`BINS`].
@@ -48,7 +46,7 @@ fn bin_of(len: u64) -> usize {
 
 impl Bins {
     pub(crate) fn new() -> Self {
-        Self { heads: [NONE; BINS], words: [0; WORDS], summary: 0, listed: false }
+        Self { heads: [NONE; BINS], words: [0; WORDS], summary: 0 }
     }
 
     #[inline]
