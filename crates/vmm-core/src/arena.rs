@@ -128,7 +128,8 @@ impl Arenas {
     /// Whether a stream has free memory anywhere. Strikes out where it has none any more.
     pub(crate) fn has_free(&mut self, slot: StreamSlot) -> bool {
         let Holdings { by_stream, spare } = &mut self.holdings;
-        let Some(held) = by_stream.get_mut(slot as usize) else { return false };
+        let held = by_stream.get_mut(slot as usize).filter(|held| !held.is_empty());
+        let Some(held) = held else { return false };
         held.retain(|id| {
             let bins = &mut self.table[usize::from(*id)].bins[slot as usize];
             spare.extend(bins.take_if(|bins| bins.is_empty()));

@@ -282,7 +282,10 @@ impl State {
 
     /// Hands free memory of other streams whose work is over to all.
     pub(crate) fn free_reached(&mut self, taker: StreamSlot) {
-        for slot in self.timelines.slots().filter(|slot| *slot != taker) {
+        for slot in self.timelines.slots() {
+            if slot == taker || !self.arenas.has_free(slot) {
+                continue;
+            }
             for id in self.free_of(slot, |_| true) {
                 let extent = &self.extents[id];
                 let point = Point { stream: slot, epoch: extent.epoch };
