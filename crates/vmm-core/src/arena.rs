@@ -5,6 +5,7 @@
 
 use crate::bins::Bins;
 use crate::extent::{ExtentId, Extents, Kind, NONE};
+use crate::holdings::Holdings;
 use crate::region::{Region, RegionId};
 use crate::table::Table;
 use crate::timeline::{Point, READY, StreamSlot};
@@ -44,34 +45,6 @@ pub(crate) struct Arena {
     voids: ExtentId,
     /// Bytes of the mappings here that are current.
     pub(crate) mapped: u64,
-}
-
-/// For each stream, the arenas that it has free memory in, so that a miss looks at these alone. There may be
-/// some where it has none any more: they are struck out on a miss.
-#[derive(Debug, Default)]
-pub(crate) struct Holdings {
-    by_stream: Vec<Vec<ArenaId>>,
-    /// Empty bins of streams that were struck out, for the next that need some.
-    spare: Vec<Box<Bins>>,
-}
-
-impl Holdings {
-    /// Bins for an arena where a stream has free memory now.
-    fn begin(&mut self, slot: StreamSlot, arena: ArenaId) -> Box<Bins> {
-        // What is ready is nobody's, and is found by arena.
-        if slot != READY {
-            let index = slot as usize;
-            if self.by_stream.len() <= index {
-                self.by_stream.resize_with(index + 1, Vec::new);
-            }
-            self.by_stream[index].push(arena);
-        }
-        self.spare.pop().unwrap_or_else(|| Box::new(Bins::new()))
-    }
-
-    fn of(&self, slot: StreamSlot) -> &[ArenaId] {
-        self.by_stream.get(slot as usize).map_or(&[], Vec::as_slice)
-    }
 }
 
 /// All arenas of a pool.
@@ -127,15 +100,10 @@ impl Arenas {
 
     /// Whether a stream has free memory anywhere. Strikes out where it has none any more.
     pub(crate) fn has_free(&mut self, slot: StreamSlot) -> bool {
-        let Holdings { by_stream, spare } = &mut self.holdings;
-        let held = by_stream.get_mut(slot as usize).filter(|held| !held.is_empty());
-        let Some(held) = held else { return false };
-        held.retain(|id| {
-            let bins = &mut self.table[usize::from(*id)].bins[slot as usize];
-            spare.extend(bins.take_if(|bins| bins.is_empty()));
-            bins.is_some()
-        });
-        !held.is_empty()
+        let table = &mut self.table;
+        self.holdings.review(slot, |arena| {
+            table[usize::from(arena)].bins[slot as usize].take_if(|bins| bins.is_empty())
+        })
     }
 }
 

@@ -32,7 +32,7 @@ use crate::options::CrossStream;
 use crate::state::{LeaseId, State, Want};
 use crate::step::{Growth, Step, Work};
 use crate::timeline::{Point, READY, Standing, StreamSlot, unless_lost};
-use crate::units::Fence;
+use crate::wait::Awaited;
 
 /// What to do next about a miss.
 #[derive(Debug)]
@@ -51,22 +51,6 @@ pub(crate) enum Next {
     Reserve(ArenaId, u64),
     /// Nothing is left to do within the pool.
     Exhausted,
-}
-
-/// Work that keeps memory from those who want it.
-#[derive(Debug, Default)]
-pub(crate) struct Awaited {
-    /// Of each stream, the first that matters.
-    pub(crate) fences: Vec<Fence>,
-    /// There is more, on streams that cannot be recorded on. When it is over only the device as a whole
-    /// can tell.
-    pub(crate) unanswered: bool,
-}
-
-impl Awaited {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.fences.is_empty() && !self.unanswered
-    }
 }
 
 impl Want {
@@ -510,25 +494,5 @@ impl State {
             .flat_map(|stream| self.free_of(stream, &lies).into_iter().map(move |id| (stream, id)))
             .map(|(stream, id)| Point { stream, epoch: self.extents[id].epoch })
             .collect()
-    }
-
-    /// For each stream, the first of its points that is not reached.
-    pub(crate) fn first_of<D: VirtualMemoryDevice + ?Sized>(
-        &mut self,
-        device: &D,
-        mut points: Vec<Point>,
-    ) -> DeviceResult<Awaited> {
-        points.retain(|point| !self.timelines.is_reached(*point));
-        points.sort_by_key(|point| (point.stream, point.epoch));
-        points.dedup_by_key(|point| point.stream);
-        let mut awaited = Awaited::default();
-        for point in points {
-            match self.timelines.ask(device, point)? {
-                Standing::Reached => {}
-                Standing::Before(fence) => awaited.fences.push(fence),
-                Standing::Unknown => awaited.unanswered = true,
-            }
-        }
-        Ok(awaited)
     }
 }

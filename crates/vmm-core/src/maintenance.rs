@@ -9,12 +9,12 @@ use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::frame::MappingState;
 use crate::growth::Means;
 use crate::idle::{IdleFrame, Reserve};
-use crate::ladder::Awaited;
 use crate::options::CrossStream;
 use crate::state::State;
 use crate::step::{Step, StepOutcome, Work, range};
 use crate::timeline::{Point, READY, Standing, raise};
 use crate::units::Fence;
+use crate::wait::Awaited;
 use std::time::Duration;
 
 /// Mappings that a frame may have on average before the oldest stale ones are removed. One: they

@@ -12,7 +12,7 @@ use crate::device::{
 };
 use crate::error::{AllocError, OutOfMemory, PoolError};
 use crate::growth::Means;
-use crate::ladder::{Awaited, Next, Reach};
+use crate::ladder::{Next, Reach};
 use crate::options::{CrossStream, Maintenance, PoolOptions};
 use crate::peers::Peers;
 use crate::pool::{Pressure, PressureCallback, Request};
@@ -20,7 +20,8 @@ use crate::state::{LeaseId, State, Want};
 use crate::step::{Step, StepOutcome, Work};
 use crate::teardown;
 use crate::timeline::{READY, StreamSlot};
-use crate::units::{Fence, round_up};
+use crate::units::round_up;
+use crate::wait::{Awaited, LONGEST_LOOK};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -33,10 +34,6 @@ const LEAST_RESERVATION: u64 = 64 << 20;
 
 /// Addresses that one pool may hold, as a multiple of the device's memory.
 const ADDRESS_CAP: u64 = 64;
-
-/// How long one look at a fence lasts when several are waited for in turn; doubles up to a cap.
-const FIRST_LOOK: Duration = Duration::from_micros(20);
-const LONGEST_LOOK: Duration = Duration::from_millis(2);
 
 /// How long the drop of a pool waits for a capture to end, before it leaves its memory behind.
 const CAPTURE_PATIENCE: Duration = Duration::from_secs(5);
@@ -319,51 +316,6 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             && about_frames
             && !gone
             && !self.kind_refused.swap(true, Ordering::Relaxed)
-    }
-
-    /// Waits on the host until some of the work is over, and notes that. `false` where there was nothing to
-    /// wait for, or only the device as a whole, which cannot be waited for now.
-    pub(crate) fn await_work(&self, awaited: &Awaited) -> DeviceResult<bool> {
-        if awaited.is_empty() {
-            return Ok(false);
-        }
-        if awaited.fences.is_empty() {
-            return self.wait_idle();
-        }
-        self.lock().counters.host_waits += 1;
-        let fence = self.wait_any(&awaited.fences)?;
-        // The stream itself may fail to say so.
-        self.lock().timelines.note_reached(fence);
-        Ok(true)
-    }
-
-    /// Waits for all work of the device; `false` if it cannot be waited for, at least not now.
-    fn wait_idle(&self) -> DeviceResult<bool> {
-        let moment = self.lock().timelines.moment();
-        match self.device.wait_idle() {
-            Ok(()) => {}
-            Err(DeviceError {
-                kind: DeviceErrorKind::NotSupported | DeviceErrorKind::NotReady,
-                ..
-            }) => return Ok(false),
-            Err(error) => return Err(error),
-        }
-        let mut state = self.lock();
-        state.counters.host_waits += 1;
-        state.timelines.pass(&moment);
-        Ok(true)
-    }
-
-    fn wait_any(&self, fences: &[Fence]) -> DeviceResult<Fence> {
-        let mut look = FIRST_LOOK;
-        loop {
-            for fence in fences {
-                if self.device.wait(*fence, look)? {
-                    return Ok(*fence);
-                }
-            }
-            look = (look * 2).min(LONGEST_LOOK);
-        }
     }
 
     /// Calls the pressure callbacks, without any lock; says whether there were any.

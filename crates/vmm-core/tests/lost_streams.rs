@@ -254,6 +254,25 @@ fn a_capture_elsewhere_is_not_disturbed() {
     s.close();
 }
 
+/// It may begin between any two calls of the pool.
+#[test]
+fn a_capture_that_begins_meanwhile_is_not_disturbed() {
+    let s = Scene::new(CrossStream::WaitOnDevice);
+    let capturing = s.device.make_stream();
+    let held = s.take(MIB, capturing);
+    s.lose(16 * MIB);
+    let device = Arc::clone(&s.device);
+    s.faulty.once_before(DeviceOp::Record, move || device.begin_capture(capturing));
+    let refused = s.pool.allocate(LIMIT - 2 * MIB, s.good, Owner::NONE);
+    assert!(matches!(refused, Err(AllocError::OutOfMemory(_))), "{refused:?}");
+    assert_eq!(s.idle_waits(), 0);
+    s.device.end_capture(capturing);
+    drop(s.take(LIMIT - 2 * MIB, s.good));
+    assert_eq!(s.idle_waits(), 1);
+    drop(held);
+    s.close();
+}
+
 #[test]
 fn without_a_wait_for_the_device_the_memory_is_out_of_reach() {
     for kind in [DeviceErrorKind::NotSupported, DeviceErrorKind::NotReady] {

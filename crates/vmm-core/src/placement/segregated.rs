@@ -2,9 +2,10 @@
 
 use super::ledger::Ledger;
 use super::{Block, ChunkError, ChunkShape, Figures, Placement, in_units};
-use crate::arena::{Arena, Holdings};
+use crate::arena::Arena;
 use crate::bins::UNIT;
 use crate::extent::{Extent, ExtentId, Extents, Kind};
+use crate::holdings::Holdings;
 use crate::region::{Region, RegionId};
 use crate::timeline::{Point, StreamSlot};
 use std::collections::HashMap;
