@@ -210,6 +210,12 @@ pub const CLAUSES: &[Clause] = &[
     ),
     clause("wait", "A reached fence returns at once.", "a_reached_fence_is_waited_for_at_once"),
     clause(
+        "wait_idle",
+        "Every fence that was recorded before the call is reached then.",
+        "an_idle_device_has_reached_every_fence",
+    ),
+    clause("wait_idle", "pre: no stream is capturing.", "wait_idle_refuses_captures"),
+    clause(
         "stream_wait",
         "A reached fence costs nothing.",
         "a_wait_for_a_reached_fence_costs_a_stream_nothing",

@@ -297,6 +297,10 @@ impl VirtualMemoryDevice for CudaDevice {
         self.wait_for_fence(fence, timeout)
     }
 
+    fn wait_idle(&self) -> DeviceResult<()> {
+        self.wait_until_idle()
+    }
+
     fn stream_wait(&self, stream: StreamId, fence: Fence) -> DeviceResult<()> {
         self.put_behind(stream, fence)
     }

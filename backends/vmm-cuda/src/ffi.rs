@@ -36,6 +36,8 @@ pub(crate) mod code {
     pub(crate) const NOT_READY: Code = 600;
     pub(crate) const CONTEXT_IS_DESTROYED: Code = 709;
     pub(crate) const NOT_SUPPORTED: Code = 801;
+    pub(crate) const STREAM_CAPTURE_UNSUPPORTED: Code = 900;
+    pub(crate) const STREAM_CAPTURE_INVALIDATED: Code = 901;
     pub(crate) const STREAM_CAPTURE_IMPLICIT: Code = 906;
     pub(crate) const CAPTURED_EVENT: Code = 907;
 }
@@ -152,6 +154,8 @@ mod tests {
             (code::NOT_READY, E::CUDA_ERROR_NOT_READY),
             (code::CONTEXT_IS_DESTROYED, E::CUDA_ERROR_CONTEXT_IS_DESTROYED),
             (code::NOT_SUPPORTED, E::CUDA_ERROR_NOT_SUPPORTED),
+            (code::STREAM_CAPTURE_UNSUPPORTED, E::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
+            (code::STREAM_CAPTURE_INVALIDATED, E::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
             (code::STREAM_CAPTURE_IMPLICIT, E::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT),
             (code::CAPTURED_EVENT, E::CUDA_ERROR_CAPTURED_EVENT),
         ];

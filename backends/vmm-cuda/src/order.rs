@@ -79,6 +79,25 @@ impl CudaDevice {
         self.context.check(about, result)
     }
 
+    /// A capture forbids this, and its graph is lost. Of a blocking stream that captures the legacy stream
+    /// tells without harm, so that it is asked first.
+    pub(crate) fn wait_until_idle(&self) -> DeviceResult<()> {
+        let about = on_stream(DeviceOp::WaitIdle);
+        let captured = about.error(DeviceErrorKind::NotReady, "a stream of the device captures");
+        let legacy = Self::handle(about, StreamId(0))?;
+        let current = self.context.enter_relaxed(about)?;
+        if self.captures(about, legacy, &current)? {
+            return Err(captured);
+        }
+        // SAFETY: the context is current.
+        match unsafe { (self.context.driver().ctx_synchronize)() } {
+            code::STREAM_CAPTURE_UNSUPPORTED
+            | code::STREAM_CAPTURE_INVALIDATED
+            | code::STREAM_CAPTURE_IMPLICIT => Err(captured),
+            result => self.context.check(about, result),
+        }
+    }
+
     /// While a blocking stream captures, the legacy stream cannot be used: the driver says so, and
     /// leaves the capture alone (`cuStreamIsCapturing`). For the pool that is a stream that captures.
     pub(crate) fn ask_capturing(&self, stream: StreamId) -> DeviceResult<bool> {

@@ -83,6 +83,8 @@ fn child() {
         "gone" => a_driver_that_has_shut_down_is_done(),
         "reset" => a_context_that_was_reset_is_done(),
         "dead stream" => a_dead_stream_is_not_a_lost_device(),
+        "memory of a dead stream" => memory_of_a_dead_stream_comes_back(),
+        "wait in capture" => a_wait_for_the_device_says_when_a_stream_captures(),
         "open in capture" => opening_leaves_a_capture_alone(),
         "captured" => a_captured_event_is_no_fence(),
         "slice" => a_slice_forgets_the_stream_that_goes_with_it(),
@@ -306,6 +308,53 @@ fn a_dead_stream_is_not_a_lost_device() {
     }
 }
 
+/// The driver may crash where this one refuses the handle of a destroyed stream: its undefined behaviour.
+fn memory_of_a_dead_stream_comes_back() {
+    const LIMIT: u64 = 64 << 20;
+    let device = Arc::new(CudaDevice::new(CudaOptions::default()).expect("a device"));
+    let options = PoolOptions {
+        limit: Some(LIMIT),
+        maintenance: Maintenance::UserLoop,
+        ..PoolOptions::default()
+    };
+    let pool = Pool::new(Arc::clone(&device), options).expect("a pool");
+    let [dead, stream] = [(); 2].map(|()| device.make_stream().expect("a stream"));
+    let lease = pool.allocate(LIMIT / 4, dead, Owner::NONE).expect("memory");
+    device.fill(lease.addr(), 1, lease.len(), dead).expect("work");
+    lease.release(dead);
+    device.destroy_stream(dead).expect("no failure");
+    assert_eq!(device.record(dead).unwrap_err().code, 400, "a handle that names no stream");
+    drop(pool.allocate(LIMIT / 2, stream, Owner::NONE).expect("memory"));
+    assert_eq!(pool.stats().host_waits, 0);
+    drop(pool.allocate(LIMIT, stream, Owner::NONE).expect("all memory"));
+    assert_eq!(pool.stats().host_waits, 1);
+    drop(pool);
+    assert_eq!(device.leftovers(), Vec::<String>::new());
+}
+
+fn a_wait_for_the_device_says_when_a_stream_captures() {
+    let device = CudaDevice::new(CudaOptions::default()).expect("a device");
+    device.wait_idle().expect("an idle device");
+    let push: unsafe extern "C" fn(CUcontext) -> c_int = symbol("cuCtxPushCurrent_v2");
+    // SAFETY: the context lives as long as the device.
+    assert_eq!(unsafe { push(device.context()) }, 0);
+    let create: unsafe extern "C" fn(*mut *mut c_void, u32) -> c_int = symbol("cuStreamCreate");
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: the context is current, and the driver writes the handle.
+    assert_eq!(unsafe { create(&raw mut raw, 0) }, 0);
+    let [blocking, other] =
+        [CudaDevice::stream_id(raw.cast()), device.make_stream().expect("a stream")];
+    for (stream, graph) in [(blocking, 0), (other, 901)] {
+        begin_capture(&device, stream, 2);
+        assert_eq!(device.wait_idle().unwrap_err().kind, DeviceErrorKind::NotReady);
+        assert_eq!(end_capture(stream), graph, "the capture");
+        device.wait_idle().expect("an idle device");
+    }
+    for stream in [blocking, other] {
+        device.destroy_stream(stream).expect("no failure");
+    }
+}
+
 /// Begins a capture of this mode on a stream.
 fn begin_capture(device: &CudaDevice, stream: StreamId, mode: c_int) {
     let push: unsafe extern "C" fn(CUcontext) -> c_int = symbol("cuCtxPushCurrent_v2");
@@ -424,12 +473,14 @@ fn a_lost_driver_is_done() {
 #[test]
 fn a_dead_stream_does_not_end_the_device() {
     succeeds("dead stream", &[]);
+    succeeds("memory of a dead stream", &[]);
 }
 
 #[test]
 fn captures_and_the_device_do_not_meet() {
     succeeds("open in capture", &[]);
     succeeds("captured", &[]);
+    succeeds("wait in capture", &[]);
 }
 
 #[test]

@@ -91,7 +91,7 @@ pub struct CostModel {
     pub reserve: u64,
     /// `record`, in nanoseconds.
     pub record: u64,
-    /// `reached`, `is_capturing` and `wait` for a reached fence, in nanoseconds.
+    /// `reached`, `is_capturing`, and waits for what is over, in nanoseconds.
     pub query: u64,
     /// `stream_wait`, in nanoseconds.
     pub stream_wait: u64,

@@ -295,6 +295,18 @@ impl VirtualMemoryDevice for MockDevice {
         Ok(until == completion)
     }
 
+    fn wait_idle(&self) -> DeviceResult<()> {
+        let call = Call::of(DeviceOp::WaitIdle);
+        self.account.call(call.op);
+        self.charge(call.op, self.cost.query);
+        let mut state = self.state.lock();
+        if state.streams.is_any_capturing() {
+            return state.refuse(call, "a stream is capturing");
+        }
+        state.wait_for_all();
+        Ok(())
+    }
+
     fn stream_wait(&self, stream: StreamId, fence: Fence) -> DeviceResult<()> {
         let call = Call::of(DeviceOp::StreamWait);
         self.account.call(call.op);

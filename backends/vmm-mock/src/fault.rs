@@ -337,6 +337,11 @@ impl<D: VirtualMemoryDevice> VirtualMemoryDevice for Faulty<D> {
         self.device.wait(fence, timeout)
     }
 
+    fn wait_idle(&self) -> DeviceResult<()> {
+        self.pass_op(DeviceOp::WaitIdle)?;
+        self.device.wait_idle()
+    }
+
     fn stream_wait(&self, stream: StreamId, fence: Fence) -> DeviceResult<()> {
         self.pass_op(DeviceOp::StreamWait)?;
         self.device.stream_wait(stream, fence)

@@ -218,14 +218,20 @@ impl State {
         if self.memory.is_used(addr, now, &Before::default()) {
             return Err("queued work still uses the frame");
         }
-        let end = self.streams.end_of_all();
+        let end = self.wait_for_all();
+        self.memory.unmap(addr, 0);
+        self.addresses.release(AddrRange { addr, len }, end)
+    }
+
+    /// Lets the host wait for all work that is queued; says when that is done.
+    pub(crate) fn wait_for_all(&mut self) -> u64 {
+        let (now, end) = (self.streams.now(), self.streams.end_of_all());
         if end > now {
             self.waits.count += 1;
             self.waits.nanos += end - now;
             self.advance_to(end);
         }
-        self.memory.unmap(addr, 0);
-        self.addresses.release(AddrRange { addr, len }, end)
+        end
     }
 
     /// The mappings that a batch of ranges covers, each once, if they may be unmapped by a bind that

@@ -131,6 +131,10 @@ impl Streams {
         self.by_id.get(&id).is_some_and(|stream| stream.capturing)
     }
 
+    pub(crate) fn is_any_capturing(&self) -> bool {
+        self.by_id.values().any(|stream| stream.capturing)
+    }
+
     /// Says whether that changed anything.
     pub(crate) fn set_capturing(&mut self, id: StreamId, capturing: bool) -> bool {
         let stream = self.by_id.entry(id).or_default();

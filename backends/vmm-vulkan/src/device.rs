@@ -376,6 +376,11 @@ impl VirtualMemoryDevice for VulkanDevice {
         at.stream.wait(at.point, nanos).map_err(|error| call.failed(error))
     }
 
+    fn wait_idle(&self) -> DeviceResult<()> {
+        let refuse = |refusal| refused(Call::of(DeviceOp::WaitIdle), refusal);
+        self.streams.wait_for_all().map_err(refuse)
+    }
+
     fn stream_wait(&self, stream: StreamId, fence: Fence) -> DeviceResult<()> {
         let call = Call::of(DeviceOp::StreamWait);
         let refuse = |refusal| refused(call, refusal);

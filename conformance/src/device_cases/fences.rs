@@ -1,7 +1,7 @@
 //! Fences, on the host.
 
 use crate::harness::Harness;
-use crate::outcome::{CaseResult, Need, ensure, ensure_eq};
+use crate::outcome::{CaseResult, Need, Stop, ensure, ensure_eq};
 use crate::scene::{SHORT, Scene};
 use std::time::Duration;
 use vmm_core::device::VirtualMemoryDevice;
@@ -111,6 +111,36 @@ pub(super) fn a_wait_ends_when_its_time_is_up<H: Harness>(h: &H) -> CaseResult {
     ensure!(s.device.wait(elsewhere, MODERATE)?, "a fence of another stream");
     h.let_go()?;
     s.wait(fence)?;
+    s.close()
+}
+
+/// A stream that is destroyed before counts as well.
+pub(super) fn an_idle_device_has_reached_every_fence<H: Harness>(h: &H) -> CaseResult {
+    let s = Scene::new(h);
+    let (stream, destroyed) = (s.stream()?, h.make_stream()?);
+    let fences = [stream, destroyed].map(|stream| {
+        h.work(stream, MODERATE, &[])?;
+        Ok::<_, Stop>(s.device.record(stream)?)
+    });
+    h.destroy_stream(destroyed)?;
+    s.device.wait_idle()?;
+    for fence in fences {
+        let fence = fence?;
+        ensure!(s.device.wait(fence, Duration::ZERO)?, "{fence:?} on an idle device");
+    }
+    s.device.wait_idle()?;
+    s.close()
+}
+
+pub(super) fn wait_idle_refuses_captures<H: Harness>(h: &H) -> CaseResult {
+    let s = Scene::new(h);
+    s.need(Need::Capture)?;
+    s.need(Need::Strict)?;
+    let stream = s.stream()?;
+    h.begin_capture(stream)?;
+    s.refused("wait_idle", s.device.wait_idle())?;
+    h.end_capture(stream)?;
+    s.device.wait_idle()?;
     s.close()
 }
 

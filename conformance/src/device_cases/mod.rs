@@ -70,6 +70,8 @@ macro_rules! with_device_cases {
             reached_fences_need_no_care
             a_reached_fence_is_waited_for_at_once
             a_wait_ends_when_its_time_is_up
+            an_idle_device_has_reached_every_fence
+            wait_idle_refuses_captures
             a_wait_for_a_reached_fence_costs_a_stream_nothing
 
             copies_are_ordered_with_their_stream

@@ -363,6 +363,13 @@ impl VirtualMemoryDevice for Wrong {
         }
     }
 
+    fn wait_idle(&self) -> DeviceResult<()> {
+        if self.is(Flaw::NeverWaitsForAll) {
+            return Ok(());
+        }
+        self.lax(DeviceOp::WaitIdle, self.mock.wait_idle(), ())
+    }
+
     fn stream_wait(&self, stream: StreamId, fence: Fence) -> DeviceResult<()> {
         let result = match self.flaw {
             Flaw::NoStreamWait => return Ok(()),

@@ -79,6 +79,8 @@ pub(crate) enum Flaw {
     LateWait,
     /// A wait always succeeds.
     EarlyWait,
+    /// A wait for the device does not wait.
+    NeverWaitsForAll,
     /// A stream waits for all that the other stream has queued.
     WaitsForTooMuch,
     /// A stream does not wait for another.

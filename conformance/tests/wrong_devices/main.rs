@@ -61,6 +61,8 @@ fn flaws() -> Vec<(Flaw, MockOptions, &'static [&'static str])> {
         (Flaw::FewEvents, cuda(), &["reached_fences_need_no_care"]),
         (Flaw::LateWait, cuda(), &["a_reached_fence_is_waited_for_at_once"]),
         (Flaw::EarlyWait, cuda(), &["a_wait_ends_when_its_time_is_up"]),
+        (Flaw::NeverWaitsForAll, cuda(), &["an_idle_device_has_reached_every_fence"]),
+        (Flaw::Lax(DeviceOp::WaitIdle), cuda(), &["wait_idle_refuses_captures"]),
         (Flaw::WaitsForTooMuch, cuda(), &["a_wait_for_a_reached_fence_costs_a_stream_nothing"]),
         (
             Flaw::NoStreamWait,

@@ -161,6 +161,10 @@ impl VirtualMemoryDevice for AnyDevice {
         delegate!(self, device => device.wait(fence, timeout))
     }
 
+    fn wait_idle(&self) -> DeviceResult<()> {
+        delegate!(self, device => device.wait_idle())
+    }
+
     fn stream_wait(&self, stream: StreamId, fence: Fence) -> DeviceResult<()> {
         delegate!(self, device => device.stream_wait(stream, fence))
     }

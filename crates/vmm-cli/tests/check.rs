@@ -121,6 +121,10 @@ impl VirtualMemoryDevice for Wrong {
         self.mock.wait(fence, timeout)
     }
 
+    fn wait_idle(&self) -> DeviceResult<()> {
+        self.mock.wait_idle()
+    }
+
     fn stream_wait(&self, stream: StreamId, fence: Fence) -> DeviceResult<()> {
         if self.flaw == Flaw::NoOrder { Ok(()) } else { self.mock.stream_wait(stream, fence) }
     }

@@ -5,6 +5,7 @@
 
 use crate::bins::Bins;
 use crate::extent::{ExtentId, Extents, Kind, NONE};
+use crate::holdings::Holdings;
 use crate::region::{Region, RegionId};
 use crate::table::Table;
 use crate::timeline::{Point, READY, StreamSlot};
@@ -22,7 +23,7 @@ pub(crate) const LARGE: ArenaId = 1;
 /// The longest lease of the small arena, in bytes.
 pub(crate) const SMALL_MAX: u64 = 1 << 20;
 
-/// Every miss looks at all arenas, so there is a bound that no program meets which means to.
+/// A bound that no program meets which means to. Each costs some memory.
 pub(crate) const MOST_ARENAS: usize = 4096;
 
 /// The domain that an arena belongs to.
@@ -39,7 +40,7 @@ pub(crate) fn is_short(arena: ArenaId) -> bool {
 pub(crate) struct Arena {
     /// Boxed, so that an arena is short: the hot path picks one of them, and looks at no region.
     pub(crate) regions: Box<Table<Region>>,
-    /// Free extents by who may take them; `None` for streams that never released here.
+    /// Free extents by who may take them; `None` for streams that have none, by [`Holdings`].
     bins: Vec<Option<Box<Bins>>>,
     voids: ExtentId,
     /// Bytes of the mappings here that are current.
@@ -50,12 +51,13 @@ pub(crate) struct Arena {
 #[derive(Debug)]
 pub(crate) struct Arenas {
     table: Vec<Arena>,
+    holdings: Holdings,
 }
 
 impl Arenas {
     /// Those of the general domain.
     pub(crate) fn new() -> Self {
-        Self { table: vec![Arena::new(), Arena::new()] }
+        Self { table: vec![Arena::new(), Arena::new()], holdings: Holdings::default() }
     }
 
     /// Adds one for private pools; `None` if there are as many as there may be.
@@ -77,6 +79,31 @@ impl Arenas {
     pub(crate) fn of(&self, domain: DomainId) -> &[Arena] {
         let count = if domain == GENERAL { 2 } else { 1 };
         &self.table[usize::from(domain)..][..count]
+    }
+
+    /// Makes an extent `Free`, joined with neighbours that the same stream may take.
+    #[inline]
+    pub(crate) fn set_free(
+        &mut self,
+        extents: &mut Extents,
+        id: ExtentId,
+        point: Point,
+    ) -> ExtentId {
+        let arena = &mut self.table[usize::from(extents[id].arena)];
+        arena.set_free(extents, &mut self.holdings, id, point)
+    }
+
+    /// The arenas in which a stream has free memory, and perhaps some more; `READY` is no stream.
+    pub(crate) fn of_stream(&self, slot: StreamSlot) -> impl Iterator<Item = (ArenaId, &Arena)> {
+        self.holdings.of(slot).iter().map(|id| (*id, &self[*id]))
+    }
+
+    /// Whether a stream has free memory anywhere. Strikes out where it has none any more.
+    pub(crate) fn has_free(&mut self, slot: StreamSlot) -> bool {
+        let table = &mut self.table;
+        self.holdings.review(slot, |arena| {
+            table[usize::from(arena)].bins[slot as usize].take_if(|bins| bins.is_empty())
+        })
     }
 }
 
@@ -124,21 +151,23 @@ impl Arena {
 
     /// Puts a `Free` extent into the bins of its stream.
     #[inline]
-    pub(crate) fn insert(&mut self, extents: &mut Extents, id: ExtentId) {
+    fn insert(&mut self, extents: &mut Extents, holdings: &mut Holdings, id: ExtentId) {
         let slot = extents[id].stream as usize;
         if let Some(Some(bins)) = self.bins.get_mut(slot) {
             bins.insert(extents, id);
         } else {
-            self.insert_first(extents, id, slot);
+            self.insert_first(extents, holdings, id);
         }
     }
 
     #[cold]
-    fn insert_first(&mut self, extents: &mut Extents, id: ExtentId, slot: usize) {
-        if self.bins.len() <= slot {
-            self.bins.resize_with(slot + 1, || None);
+    fn insert_first(&mut self, extents: &mut Extents, holdings: &mut Holdings, id: ExtentId) {
+        let (slot, arena) = (extents[id].stream, extents[id].arena);
+        let index = slot as usize;
+        if self.bins.len() <= index {
+            self.bins.resize_with(index + 1, || None);
         }
-        self.bins[slot].get_or_insert_with(|| Box::new(Bins::new())).insert(extents, id);
+        self.bins[index].insert(holdings.begin(slot, arena)).insert(extents, id);
     }
 
     /// Takes a `Free` extent out of its bins.
@@ -184,7 +213,7 @@ impl Arena {
         self.bins_holding(extents, id).resized(extents, id, old_len);
         if extents[cut].len > len {
             let rest = extents.split(cut, len);
-            self.insert(extents, rest);
+            self.bins_holding(extents, rest).insert(extents, rest);
         }
         cut
     }
@@ -195,6 +224,7 @@ impl Arena {
     pub(crate) fn set_free(
         &mut self,
         extents: &mut Extents,
+        holdings: &mut Holdings,
         id: ExtentId,
         mut point: Point,
     ) -> ExtentId {
@@ -211,7 +241,7 @@ impl Arena {
                 extent.kind = Kind::Free;
                 extent.stream = point.stream;
                 extent.epoch = point.epoch;
-                self.insert(extents, id);
+                self.insert(extents, holdings, id);
                 id
             }
             (false, true) => {
@@ -294,10 +324,6 @@ impl Arena {
         self.bins_of(slot).map_or(0, |bins| bins.longest(extents))
     }
 
-    pub(crate) fn has_free(&self, slot: StreamSlot) -> bool {
-        self.bins_of(slot).is_some_and(|bins| !bins.is_empty())
-    }
-
     /// Makes an extent a `Void`, joined with void neighbours.
     pub(crate) fn set_void(&mut self, extents: &mut Extents, mut id: ExtentId) {
         let (prev, next) = (extents[id].prev, extents[id].next);
@@ -360,7 +386,9 @@ mod tests {
         let (mut arena, mut extents) = (Arena::new(), Extents::default());
         let id = extents.add(Extent { addr: UNIT, len: LEN, ..Extent::default() });
         arena.add_region(&mut extents, Region::new(UNIT, LEN, LEN, id));
-        arena.set_free(&mut extents, id, Point { stream: STREAM, epoch: 1 });
+        let mut holdings = Holdings::default();
+        arena.set_free(&mut extents, &mut holdings, id, Point { stream: STREAM, epoch: 1 });
+        assert_eq!(holdings.of(STREAM), [0], "the stream has memory in the arena");
         (arena, extents, id)
     }
 
@@ -376,7 +404,8 @@ mod tests {
         assert_eq!(arena.find(&extents, STREAM, LEN - (2 << 20), UNIT), Some(id));
         assert_eq!(arena.find(&extents, STREAM, LEN - (1 << 20), UNIT), None);
         for (epoch, index) in (2..).zip(order) {
-            arena.set_free(&mut extents, cuts[index], Point { stream: STREAM, epoch });
+            let point = Point { stream: STREAM, epoch };
+            arena.set_free(&mut extents, &mut Holdings::default(), cuts[index], point);
         }
         let found = arena.find(&extents, STREAM, LEN, UNIT).expect("all is one extent again");
         assert_eq!((arena.region(0).first, extents.count()), (found, 1));

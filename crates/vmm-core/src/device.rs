@@ -29,7 +29,7 @@ pub type DeviceResult<T> = Result<T, DeviceError>;
 ///
 /// Every method may be called from any thread. All are cheap enough to be called under a lock
 /// (below a microsecond, no wait) but for `reserve`, `free_region`, `make_frame`, `release_frame`,
-/// `map`, `unmap`, `set_access` and `wait`.
+/// `map`, `unmap`, `set_access`, `wait` and `wait_idle`.
 pub trait VirtualMemoryDevice: Send + Sync {
     /// What this device is and can do.
     /// - The same for the life of the device.
@@ -125,6 +125,25 @@ pub trait VirtualMemoryDevice: Send + Sync {
     /// Waits on the host until `fence` is reached or `timeout` has passed; says whether it was.
     /// - A reached fence returns at once.
     fn wait(&self, fence: Fence, timeout: Duration) -> DeviceResult<bool>;
+
+    /// Waits on the host until all work is over that was queued before the call, on whatever stream, and be
+    /// it destroyed.
+    /// - Every fence that was recorded before the call is reached then.
+    /// - pre: no stream is capturing.
+    ///
+    /// A driver that finds a capture says [`DeviceErrorKind::NotReady`]. The pool calls this for what nothing
+    /// else tells: where the work ends of a stream that cannot be recorded on. Without it such memory serves
+    /// nobody else.
+    fn wait_idle(&self) -> DeviceResult<()> {
+        Err(DeviceError {
+            op: DeviceOp::WaitIdle,
+            kind: DeviceErrorKind::NotSupported,
+            addr: DeviceAddr(0),
+            len: 0,
+            code: 0,
+            detail: "this device cannot wait for all its work",
+        })
+    }
 
     /// Makes later work of `stream` wait, on the device, for `fence`. The host does not wait.
     /// - A reached fence costs nothing.
@@ -269,6 +288,8 @@ pub enum DeviceOp {
     Reached,
     /// `wait`
     Wait,
+    /// `wait_idle`
+    WaitIdle,
     /// `stream_wait`
     StreamWait,
     /// `copy`
@@ -279,7 +300,7 @@ pub enum DeviceOp {
 
 impl DeviceOp {
     /// Every operation, in the order of the trait.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::MemoryInfo,
         Self::IsCapturing,
         Self::Reserve,
@@ -292,6 +313,7 @@ impl DeviceOp {
         Self::Record,
         Self::Reached,
         Self::Wait,
+        Self::WaitIdle,
         Self::StreamWait,
         Self::Copy,
         Self::Fill,
@@ -313,6 +335,7 @@ impl DeviceOp {
             Self::Record => "record",
             Self::Reached => "reached",
             Self::Wait => "wait",
+            Self::WaitIdle => "wait_idle",
             Self::StreamWait => "stream_wait",
             Self::Copy => "copy",
             Self::Fill => "fill",

@@ -10,9 +10,13 @@
 //! 6. Free ends of frames in use; then new frames beyond the target, up to the limit.
 //! 7. For a short lease, a hole or a frame of long ones.
 //! 8. Steps of other threads that are under way, and frames that are on their way out.
-//! 9. A wait on the host for as little as helps, and all rungs again.
+//! 9. A wait on the host for as little as helps, and all rungs again; where only a stream that cannot be
+//!    recorded on has memory, a wait for the whole device.
 //! 10. Pressure callbacks, and all rungs again.
 //! 11. The error.
+//!
+//! A stream that fails when it is asked, because it was destroyed and not forgotten before, say, is
+//! nobody else's failure: rungs go on without its memory.
 //!
 //! Each rung only decides, under the lock; [`crate::shared`] acts, without it. A device that cannot
 //! map has fewer rungs: [`crate::plain`].
@@ -27,8 +31,8 @@ use crate::idle::{IdleFrame, Reserve};
 use crate::options::CrossStream;
 use crate::state::{LeaseId, State, Want};
 use crate::step::{Growth, Step, Work};
-use crate::timeline::{Point, READY, StreamSlot};
-use crate::units::Fence;
+use crate::timeline::{Point, READY, Standing, StreamSlot, unless_lost};
+use crate::wait::Awaited;
 
 /// What to do next about a miss.
 #[derive(Debug)]
@@ -39,8 +43,8 @@ pub(crate) enum Next {
     Grow(Step),
     /// Wait until a step of another thread has come back.
     AwaitStep,
-    /// Wait on the host until one of these fences is reached.
-    Wait(Vec<Fence>),
+    /// Wait on the host until some of this work is over.
+    Wait(Awaited),
     /// Run this step, which removes what is on its way out.
     Remove(Step),
     /// Reserve at least so many bytes of addresses for this arena.
@@ -74,6 +78,8 @@ pub(crate) struct Reach {
     pub(crate) removal_failed: bool,
     /// Steps of others have been waited for long enough.
     pub(crate) impatient: bool,
+    /// The device as a whole cannot be waited for.
+    pub(crate) never_idle: bool,
     /// No more addresses can be reserved.
     pub(crate) address_full: bool,
     pub(crate) means: Means,
@@ -200,8 +206,19 @@ impl State {
         {
             return Ok(Next::Remove(step));
         }
-        let fences = self.fences_to_wait_for(device, want, reach.means)?;
-        Ok(if fences.is_empty() { Next::Exhausted } else { Next::Wait(fences) })
+        self.wait_for_work(device, want, reach)
+    }
+
+    /// The rung of waits on the host.
+    pub(crate) fn wait_for_work<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        want: &Want,
+        reach: Reach,
+    ) -> DeviceResult<Next> {
+        let mut awaited = self.work_to_wait_for(device, want, reach.means)?;
+        awaited.unanswered &= !reach.never_idle;
+        Ok(if awaited.is_empty() { Next::Exhausted } else { Next::Wait(awaited) })
     }
 
     /// Learns how far all streams have come, and frees what that allows.
@@ -211,18 +228,19 @@ impl State {
         taker: StreamSlot,
         cross_stream: CrossStream,
     ) -> DeviceResult<()> {
+        self.timelines.ask_anew();
         self.fence_released(device);
         for slot in self.timelines.slots() {
             // A fence is recorded only where an answer would help, and so that a later poll has one.
-            if slot != taker && self.has_free(slot) {
+            if slot != taker && self.arenas.has_free(slot) {
                 let now = self.timelines.now(slot);
-                self.timelines.fence(device, now)?;
+                self.timelines.ask(device, now)?;
             }
         }
         for index in 0..self.retired.len() {
             let uses: Vec<Point> = self.uses.iter(self.extents[self.retired[index]].uses).collect();
             for point in uses {
-                self.timelines.fence(device, point)?;
+                self.timelines.ask(device, point)?;
             }
         }
         for slot in self.timelines.slots() {
@@ -233,10 +251,6 @@ impl State {
             self.free_reached(taker);
         }
         Ok(())
-    }
-
-    fn has_free(&self, slot: StreamSlot) -> bool {
-        self.arenas.all().iter().any(|arena| arena.has_free(slot))
     }
 
     fn settle_retired(&mut self) {
@@ -252,7 +266,10 @@ impl State {
 
     /// Hands free memory of other streams whose work is over to all.
     pub(crate) fn free_reached(&mut self, taker: StreamSlot) {
-        for slot in self.timelines.slots().filter(|slot| *slot != taker) {
+        for slot in self.timelines.slots() {
+            if slot == taker || !self.arenas.has_free(slot) {
+                continue;
+            }
             for id in self.free_of(slot, |_| true) {
                 let extent = &self.extents[id];
                 let point = Point { stream: slot, epoch: extent.epoch };
@@ -265,8 +282,8 @@ impl State {
 
     /// Free memory of a stream in some domains.
     pub(crate) fn free_of(&self, slot: StreamSlot, of: impl Fn(DomainId) -> bool) -> Vec<ExtentId> {
-        (0..=ArenaId::MAX)
-            .zip(self.arenas.all())
+        self.arenas
+            .of_stream(slot)
             .filter(|(arena, _)| of(domain_of(*arena)))
             .flat_map(|(_, arena)| arena.free(&self.extents, slot, UNIT))
             .collect()
@@ -290,17 +307,21 @@ impl State {
         want: &Want,
     ) -> DeviceResult<Option<LeaseId>> {
         let arena = &self.arenas[want.arena()];
-        let fitting = self
+        let mut fitting: Vec<ExtentId> = self
             .timelines
             .slots()
             .filter(|slot| *slot != want.slot)
             .filter_map(|slot| arena.find(&self.extents, slot, want.len, want.alignment))
             .filter(|id| self.extents[*id].stream != READY)
-            .min_by_key(|id| self.extents[*id].len);
-        let Some(id) = fitting else { return Ok(None) };
-        self.order_after(device, want.slot, self.last_use(id))?;
-        self.reassign(id, self.timelines.now(want.slot));
-        Ok(self.take(want))
+            .collect();
+        fitting.sort_by_key(|id| self.extents[*id].len);
+        for id in fitting {
+            if self.order_after(device, want.slot, self.last_use(id))? {
+                self.reassign(id, self.timelines.now(want.slot));
+                return Ok(self.take(want));
+            }
+        }
+        Ok(None)
     }
 
     /// Makes the taker's stream wait on the device for others, one at a time, and takes over all
@@ -318,7 +339,9 @@ impl State {
             if free.is_empty() {
                 continue;
             }
-            self.order_after(device, want.slot, self.timelines.now(other))?;
+            if !self.order_after(device, want.slot, self.timelines.now(other))? {
+                continue;
+            }
             for id in free {
                 self.reassign(id, self.timelines.now(want.slot));
             }
@@ -326,17 +349,17 @@ impl State {
                 return Ok(Some(next));
             }
         }
-        while let Some(id) = self.pop_retired(want) {
-            let points: Vec<Point> = self.uses.iter(self.extents[id].uses).collect();
-            for point in points {
-                if let Err(error) = self.order_after(device, want.slot, point) {
-                    self.retired.push(id);
-                    return Err(error);
+        // Newest first: an index stays valid while those behind it go.
+        for index in (0..self.retired.len()).rev() {
+            let id = self.retired[index];
+            if want.may_draw_on(domain_of(self.extents[id].arena))
+                && self.order_after_retired(device, want.slot, id)?
+            {
+                self.retired.swap_remove(index);
+                self.end_retirement(id, self.timelines.now(want.slot));
+                if let Some(next) = self.search_again(want, means) {
+                    return Ok(Some(next));
                 }
-            }
-            self.end_retirement(id, self.timelines.now(want.slot));
-            if let Some(next) = self.search_again(want, means) {
-                return Ok(Some(next));
             }
         }
         if means.unmap_first || self.frames.leaving.is_empty() {
@@ -348,15 +371,33 @@ impl State {
         Ok(self.search_again(want, means))
     }
 
-    /// Retired memory that a request may draw on.
-    fn pop_retired(&mut self, want: &Want) -> Option<ExtentId> {
-        let draws = |id: &ExtentId| want.may_draw_on(domain_of(self.extents[*id].arena));
-        let index = self.retired.iter().rposition(draws)?;
-        Some(self.retired.swap_remove(index))
+    /// Orders later work of `taker` behind all uses of a retired extent; says whether that could be done.
+    pub(crate) fn order_after_retired<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        taker: StreamSlot,
+        id: ExtentId,
+    ) -> DeviceResult<bool> {
+        let points = self.uses.iter(self.extents[id].uses).collect();
+        self.order_after_all(device, taker, points)
+    }
+
+    fn order_after_all<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        taker: StreamSlot,
+        points: Vec<Point>,
+    ) -> DeviceResult<bool> {
+        for point in points {
+            if !self.order_after(device, taker, point)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Orders later work of `taker` behind all uses of a frame's stale mappings, which then count as
-    /// uses of the taker's.
+    /// uses of the taker's. Does nothing where a stream fails.
     fn order_after_frame<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
@@ -367,11 +408,8 @@ impl State {
         // after a wait for them would else never see them end.
         let open = |point: &Point| point.stream != taker && !self.timelines.is_reached(*point);
         let others: Vec<Point> = self.uses_of(frame).filter(open).collect();
-        if others.is_empty() {
+        if others.is_empty() || !self.order_after_all(device, taker, others)? {
             return Ok(());
-        }
-        for point in others {
-            self.order_after(device, taker, point)?;
         }
         let now = self.timelines.now(taker);
         for mapping in &self.frames.frames[frame].mappings {
@@ -389,21 +427,25 @@ impl State {
         self.plan_growth(want, means, &idle).map(Next::grow)
     }
 
-    /// Orders later work of `taker` behind `point`, on the device.
+    /// Orders later work of `taker` behind `point`, on the device. `false` where a stream fails, and
+    /// nothing is ordered.
     pub(crate) fn order_after<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
         taker: StreamSlot,
         point: Point,
-    ) -> DeviceResult<()> {
+    ) -> DeviceResult<bool> {
         if point.stream == taker {
-            return Ok(());
+            return Ok(true);
         }
-        if let Some(fence) = self.timelines.fence(device, point)? {
-            device.stream_wait(self.timelines.id(taker), fence)?;
-            self.counters.device_waits += 1;
-        }
-        Ok(())
+        let fence = match self.timelines.ask(device, point)? {
+            Standing::Reached => return Ok(true),
+            Standing::Unknown => return Ok(false),
+            Standing::Before(fence) => fence,
+        };
+        let waits = unless_lost(device.stream_wait(self.timelines.id(taker), fence))?;
+        self.counters.device_waits += u64::from(waits.is_some());
+        Ok(waits.is_some())
     }
 
     fn has_addresses(&self, arena: ArenaId, need: u64) -> bool {
@@ -417,24 +459,24 @@ impl State {
         want.len.saturating_add(want.alignment).saturating_add(frame)
     }
 
-    /// For each stream, the first fence whose passing frees memory for a request.
-    pub(crate) fn fences_to_wait_for<D: VirtualMemoryDevice + ?Sized>(
+    /// For each stream, the first work whose end frees memory for a request.
+    fn work_to_wait_for<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
         want: &Want,
         means: Means,
-    ) -> DeviceResult<Vec<Fence>> {
+    ) -> DeviceResult<Awaited> {
         // What a private pool has left goes to all.
         let serves = |domain| want.may_draw_on(domain) || !self.tenancies.is_private(domain);
         // Own memory needs a wait only where a frame must leave its old place before it moves.
         let mut points = self.free_points(|slot| slot != want.slot || means.unmap_first, serves);
         points.extend(self.retired_points(serves));
         points.extend(self.frames.leaving.iter().flat_map(|frame| self.uses_of(*frame)));
-        let mut fences = self.first_fences(device, points)?;
+        let mut awaited = self.first_of(device, points)?;
         if !self.frames.leaving.is_empty() {
-            fences.extend(self.unbinding.iter().map(|(fence, _)| *fence));
+            awaited.fences.extend(self.unbinding.iter().map(|(fence, _)| *fence));
         }
-        Ok(fences)
+        Ok(awaited)
     }
 
     /// The uses that keep memory of some domains retired.
@@ -455,21 +497,5 @@ impl State {
             .flat_map(|stream| self.free_of(stream, &lies).into_iter().map(move |id| (stream, id)))
             .map(|(stream, id)| Point { stream, epoch: self.extents[id].epoch })
             .collect()
-    }
-
-    /// For each stream, a fence for the first of its points that is not reached.
-    pub(crate) fn first_fences<D: VirtualMemoryDevice + ?Sized>(
-        &mut self,
-        device: &D,
-        mut points: Vec<Point>,
-    ) -> DeviceResult<Vec<Fence>> {
-        points.retain(|point| !self.timelines.is_reached(*point));
-        points.sort_by_key(|point| (point.stream, point.epoch));
-        points.dedup_by_key(|point| point.stream);
-        let mut fences = Vec::new();
-        for point in points {
-            fences.extend(self.timelines.fence(device, point)?);
-        }
-        Ok(fences)
     }
 }

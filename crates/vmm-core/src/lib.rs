@@ -67,6 +67,7 @@ mod extent;
 mod frame;
 mod growth;
 mod heap;
+mod holdings;
 mod idle;
 mod inspect;
 mod ladder;
@@ -91,6 +92,7 @@ mod tenancy;
 mod timeline;
 mod uses;
 mod validate;
+mod wait;
 mod worker;
 
 pub use heap::{Heap, HeapLease, HeapOptions};

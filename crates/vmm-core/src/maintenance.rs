@@ -12,8 +12,9 @@ use crate::idle::{IdleFrame, Reserve};
 use crate::options::CrossStream;
 use crate::state::State;
 use crate::step::{Step, StepOutcome, Work, range};
-use crate::timeline::{Point, READY, raise};
+use crate::timeline::{Point, READY, Standing, raise};
 use crate::units::Fence;
+use crate::wait::Awaited;
 use std::time::Duration;
 
 /// Mappings that a frame may have on average before the oldest stale ones are removed. One: they
@@ -176,10 +177,11 @@ impl State {
         device: &D,
         points: Vec<Point>,
     ) -> DeviceResult<()> {
+        self.timelines.ask_anew();
         let mut newest = Vec::new();
         points.into_iter().for_each(|point| raise(&mut newest, point));
         for point in newest {
-            if self.timelines.fence(device, point)?.is_some() {
+            if let Standing::Before(_) = self.timelines.ask(device, point)? {
                 self.timelines.poll(device, point.stream)?;
             }
         }
@@ -263,16 +265,16 @@ impl State {
         }
     }
 
-    /// For each stream, the first fence up to a point of `queued` that keeps a frame from going; none when
+    /// For each stream, the first work up to a point of `queued` that keeps a frame from going; none when
     /// only `keep` bytes stay. Others that go on with their work would be waited for without end.
-    pub(crate) fn fences_of_idle<D: VirtualMemoryDevice + ?Sized>(
+    pub(crate) fn work_on_idle<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
         keep: u64,
         queued: &[Point],
-    ) -> DeviceResult<Vec<Fence>> {
+    ) -> DeviceResult<Awaited> {
         if self.counters.reserved_bytes <= keep {
-            return Ok(Vec::new());
+            return Ok(Awaited::default());
         }
         let mut points: Vec<Point> = self.stale_uses().collect();
         let goes = |domain| !self.tenancies.is_private(domain);
@@ -281,9 +283,9 @@ impl State {
         points.retain(|point| {
             queued.iter().any(|end| end.stream == point.stream && point.epoch <= end.epoch)
         });
-        let mut fences = self.first_fences(device, points)?;
-        fences.extend(self.unbinding.iter().map(|(fence, _)| *fence));
-        Ok(fences)
+        let mut awaited = self.first_of(device, points)?;
+        awaited.fences.extend(self.unbinding.iter().map(|(fence, _)| *fence));
+        Ok(awaited)
     }
 
     /// Records what came of a removal.

@@ -78,10 +78,11 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     }
 
     /// Which marks are passed. Asks the device, records fences where there are none yet, and never
-    /// waits. While a stream captures it asks nothing: then it says what is known.
+    /// waits. While a stream captures it asks nothing: then it says what is known. A stream that fails
+    /// when it is asked has not come further.
     ///
     /// # Errors
-    /// What the device says.
+    /// A device that is lost.
     pub fn passed(&self, marks: &[Mark]) -> DeviceResult<Vec<bool>> {
         let mut state = self.shared().lock();
         if !self.shared().capturing(&state)? {
@@ -92,25 +93,22 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     }
 
     /// Waits on the host until one mark more is passed than is known of; for those who can go on only
-    /// then. `false`, without a wait, if all are passed or a stream captures.
+    /// then. `false`, without a wait, if all are passed, a stream captures, or the streams of the others were
+    /// destroyed on a device that cannot be waited for as a whole.
     ///
     /// # Errors
     /// What the device says.
     pub fn wait_for_any(&self, marks: &[Mark]) -> DeviceResult<bool> {
-        let fences = {
+        let awaited = {
             let mut state = self.shared().lock();
             if self.shared().capturing(&state)? {
                 return Ok(false);
             }
             let points = marks.iter().filter_map(|mark| state.point_of(*mark)).collect();
-            let fences = state.first_fences(&*self.shared().device, points)?;
-            state.counters.host_waits += u64::from(!fences.is_empty());
-            fences
+            state.timelines.ask_anew();
+            state.first_of(&*self.shared().device, points)?
         };
-        if !fences.is_empty() {
-            self.shared().wait_any(&fences)?;
-        }
-        Ok(!fences.is_empty())
+        self.shared().await_work(&awaited)
     }
 
     pub(crate) fn used_until(&self, id: LeaseId, mark: Mark) {

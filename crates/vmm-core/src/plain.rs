@@ -92,8 +92,7 @@ impl State {
         {
             return Ok(Next::Remove(step));
         }
-        let fences = self.fences_to_wait_for(device, want, reach.means)?;
-        Ok(if fences.is_empty() { Next::Exhausted } else { Next::Wait(fences) })
+        self.wait_for_work(device, want, reach)
     }
 
     /// A frame that holds the request whole, if `ceiling` allows it.

@@ -389,7 +389,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// To be called before a stream is destroyed: the pool records where its work ends, and from
     /// then on only asks for that fence. A later stream of the same handle is a new one. Heaps over the
     /// pool give back what they keep for the stream. Leases and blocks of it may outlive it. Does nothing
-    /// for a stream that nobody has met.
+    /// for a stream that nobody has met. Memory of a stream that was destroyed without this serves others
+    /// only once the pool has waited for the whole device, as it does where it would fail otherwise.
     ///
     /// # Errors
     /// [`PoolError::Capturing`] while a stream captures, and [`PoolError::Device`] if the fence cannot

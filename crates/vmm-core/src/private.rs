@@ -173,7 +173,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     ///
     /// # Errors
     /// [`PoolError::TooManyPrivatePools`] if 4094 others live or have leases, and
-    /// [`PoolError::Device`] if the device could not be asked how far its work is.
+    /// [`PoolError::Device`] if the device is lost.
     pub fn private_pool(&self) -> Result<PrivatePool<D>, PoolError> {
         let (id, domain) = self.shared().begin_tenancy()?;
         Ok(PrivatePool { tenant: Arc::new(Tenant { pool: self.clone(), id, domain }) })
@@ -269,17 +269,16 @@ impl State {
         let retired = self.retired.iter().copied();
         let inside: Vec<ExtentId> = retired.filter(|id| touches(&self.extents[*id])).collect();
         for id in inside {
-            let points: Vec<Point> = self.uses.iter(self.extents[id].uses).collect();
-            for point in points {
-                self.order_after(device, want.slot, point)?;
+            if self.order_after_retired(device, want.slot, id)? {
+                self.retired.retain(|other| *other != id);
+                self.end_retirement(id, self.timelines.now(want.slot));
             }
-            self.retired.retain(|other| *other != id);
-            self.end_retirement(id, self.timelines.now(want.slot));
         }
         Ok(())
     }
 
-    /// Makes the stream of a request wait on the device for those that its range is free for.
+    /// Makes the stream of a request wait on the device for those that its range is free for, and gives it
+    /// the range; does neither where a stream fails.
     fn take_over<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
@@ -287,8 +286,10 @@ impl State {
         addr: u64,
     ) -> DeviceResult<()> {
         for id in self.free_range(want, addr).unwrap_or_default() {
-            if !self.usable(id, want.slot) {
-                self.order_after(device, want.slot, self.last_use(id))?;
+            if !self.usable(id, want.slot)
+                && !self.order_after(device, want.slot, self.last_use(id))?
+            {
+                return Ok(());
             }
         }
         // The range is looked for again, because what was handed over may have been joined.

@@ -20,7 +20,8 @@ use crate::state::{LeaseId, State, Want};
 use crate::step::{Step, StepOutcome, Work};
 use crate::teardown;
 use crate::timeline::{READY, StreamSlot};
-use crate::units::{Fence, round_up};
+use crate::units::round_up;
+use crate::wait::{Awaited, LONGEST_LOOK};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -33,10 +34,6 @@ const LEAST_RESERVATION: u64 = 64 << 20;
 
 /// Addresses that one pool may hold, as a multiple of the device's memory.
 const ADDRESS_CAP: u64 = 64;
-
-/// How long one look at a fence lasts when several are waited for in turn; doubles up to a cap.
-const FIRST_LOOK: Duration = Duration::from_micros(20);
-const LONGEST_LOOK: Duration = Duration::from_millis(2);
 
 /// How long the drop of a pool waits for a capture to end, before it leaves its memory behind.
 const CAPTURE_PATIENCE: Duration = Duration::from_secs(5);
@@ -246,6 +243,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             capturing: false,
             device_full: false,
             impatient: false,
+            never_idle: false,
             removal_failed: false,
             address_full: false,
             means: self.means(),
@@ -296,9 +294,8 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                     refused = reserved.err().and_then(PoolError::device).or(refused);
                 }
                 Next::Wait(_) if effort == Effort::Spare => return Ok(Err(refused)),
-                Next::Wait(fences) => {
-                    self.lock().counters.host_waits += 1;
-                    self.wait_any(&fences)?;
+                Next::Wait(awaited) => {
+                    reach.never_idle = !self.await_work(&awaited)?;
                     // Idle frames that serve now leave less to be made.
                     reach.device_full = false;
                     if reach.cross_stream == CrossStream::Never {
@@ -327,18 +324,6 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             && about_frames
             && !gone
             && !self.kind_refused.swap(true, Ordering::Relaxed)
-    }
-
-    pub(crate) fn wait_any(&self, fences: &[Fence]) -> DeviceResult<()> {
-        let mut look = FIRST_LOOK;
-        loop {
-            for fence in fences {
-                if self.device.wait(*fence, look)? {
-                    return Ok(());
-                }
-            }
-            look = (look * 2).min(LONGEST_LOOK);
-        }
     }
 
     /// Calls the pressure callbacks, without any lock; says whether there were any.
@@ -513,7 +498,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
             (state.counters.frames_released_bytes, state.timelines.all_now())
         };
         loop {
-            let (step, fences) = {
+            let (step, awaited) = {
                 let mut state = self.lock();
                 if self.capturing(&state)? {
                     break;
@@ -523,23 +508,20 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 state.budget.trim_to(keep, live);
                 state.poll(&*self.device, READY, CrossStream::WhenReached)?;
                 let step = state.step_trimming(&*self.device, keep, self.means())?;
-                let fences = if step.is_none() && wait {
-                    state.fences_of_idle(&*self.device, keep, &queued)?
+                let awaited = if step.is_none() && wait {
+                    state.work_on_idle(&*self.device, keep, &queued)?
                 } else {
-                    Vec::new()
+                    Awaited::default()
                 };
                 state.validate_in_debug();
-                (step, fences)
+                (step, awaited)
             };
             match step {
                 Some(step) => {
                     self.finish(step.run(&*self.device), None)?;
                 }
-                None if fences.is_empty() => break,
-                None => {
-                    self.lock().counters.host_waits += 1;
-                    self.wait_any(&fences)?;
-                }
+                None if self.await_work(&awaited)? => {}
+                None => break,
             }
         }
         Ok(self.lock().counters.frames_released_bytes - before)

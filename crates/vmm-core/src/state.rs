@@ -239,8 +239,7 @@ impl State {
     /// Makes an extent `Free`, joined with neighbours that the same stream may take.
     #[inline]
     pub(crate) fn set_free(&mut self, id: ExtentId, point: Point) -> ExtentId {
-        let arena = &mut self.arenas[self.extents[id].arena];
-        arena.set_free(&mut self.extents, id, point)
+        self.arenas.set_free(&mut self.extents, id, point)
     }
 
     /// Hands free memory over to another stream, or to all, and joins it with its new neighbours.

@@ -1,6 +1,6 @@
 //! Taking a pool down: everything it has goes back to the device, whatever the device says.
 
-use crate::device::{AddrRange, VirtualMemoryDevice};
+use crate::device::{AddrRange, DeviceResult, VirtualMemoryDevice};
 use crate::extent::Kind;
 use crate::state::State;
 use crate::step::{gone_is_done, range};
@@ -20,7 +20,9 @@ pub(crate) fn run<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State
     state.sweep_released();
     for point in last_uses(state) {
         // Once more, for a device that was busy only.
-        if !(is_over(device, state, point) || is_over(device, state, point)) {
+        let over = is_over(device, state, point).or_else(|_| is_over(device, state, point));
+        // Of a stream that was destroyed only the device as a whole can tell.
+        if !over.or_else(|_| gone_is_done(device.wait_idle(), ()).map(|()| true)).unwrap_or(false) {
             return;
         }
     }
@@ -44,12 +46,16 @@ pub(crate) fn run<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State
 }
 
 /// Waits until a point is reached; whether it is, or was lost with its context.
-fn is_over<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State, point: Point) -> bool {
+fn is_over<D: VirtualMemoryDevice + ?Sized>(
+    device: &D,
+    state: &mut State,
+    point: Point,
+) -> DeviceResult<bool> {
     let reached = state.timelines.fence(device, point).and_then(|fence| match fence {
         Some(fence) => device.wait(fence, PATIENCE),
         None => Ok(true),
     });
-    gone_is_done(reached, true).unwrap_or(false)
+    gone_is_done(reached, true)
 }
 
 fn unmap_all<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &State) {

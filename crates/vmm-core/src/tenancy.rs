@@ -66,6 +66,8 @@ enum Tenancy {
 pub(crate) struct Tenancies {
     /// By arena, from the one behind the general ones on.
     all: Vec<Tenancy>,
+    /// How many are released.
+    released: usize,
     made: u64,
     /// Where work ends that may use memory of private pools released lately: fences are recorded
     /// there as soon as the device may be called, for idle streams have passed them at once.
@@ -151,6 +153,7 @@ impl State {
         points.retain(|point| !self.timelines.is_reached(*point));
         points.iter().for_each(|point| raise(&mut self.tenancies.unfenced, *point));
         *self.tenancies.at(domain) = Tenancy::Released(points);
+        self.tenancies.released += 1;
         self.sweep_released();
     }
 
@@ -158,12 +161,15 @@ impl State {
     pub(crate) fn fence_released<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D) {
         for point in std::mem::take(&mut self.tenancies.unfenced) {
             // One that fails is recorded by whoever needs it.
-            let _ = self.timelines.fence(device, point);
+            let _ = self.timelines.ask(device, point);
         }
     }
 
     /// Lets go of what nobody holds any more in released private pools. Makes no device call.
     pub(crate) fn sweep_released(&mut self) {
+        if self.tenancies.released == 0 {
+            return;
+        }
         for index in 0..self.tenancies.all.len() {
             if let Tenancy::Released(points) = &mut self.tenancies.all[index] {
                 let points = std::mem::take(points);
@@ -189,6 +195,7 @@ impl State {
             self.send_away_all(domain, &points);
         }
         let mapped = self.arenas[domain].mapped > 0;
+        self.tenancies.released -= usize::from(!mapped);
         *self.tenancies.at(domain) =
             if mapped { Tenancy::Released(points) } else { Tenancy::Vacant };
     }

@@ -5,7 +5,7 @@
 //! say "not yet" a little longer than needed, but it never says "over" too early, and programs
 //! with one stream record hardly any.
 
-use crate::device::{DeviceResult, VirtualMemoryDevice};
+use crate::device::{DeviceErrorKind, DeviceResult, VirtualMemoryDevice};
 use crate::units::{Fence, StreamId};
 use std::collections::{HashMap, VecDeque};
 
@@ -26,6 +26,20 @@ impl Point {
     /// A point that is reached already.
     pub(crate) const REACHED: Self = Self { stream: READY, epoch: 0 };
 }
+
+/// Where a point is, as far as its stream can say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Standing {
+    Reached,
+    /// Reached no later than this fence.
+    Before(Fence),
+    /// The stream cannot be recorded on, because it was destroyed, say, and not forgotten before.
+    Unknown,
+}
+
+/// All that is queued on each stream by some moment, with the serials of the streams.
+#[derive(Debug)]
+pub(crate) struct Moment(Vec<(Point, u64)>);
 
 /// Forgotten streams between two searches for slots that can be used again.
 const MANY_FORGOTTEN: usize = 64;
@@ -59,6 +73,23 @@ impl Timeline {
             vacant: false,
         }
     }
+
+    /// Takes the closed epochs that are over, by epoch and value of the fence, oldest first.
+    fn reach(&mut self, is_over: impl Fn(u64, u64) -> bool) {
+        while let Some((epoch, _)) = self.pending.pop_front_if(|(e, value)| is_over(*e, *value)) {
+            self.reached = epoch;
+        }
+    }
+}
+
+/// What a call about one stream says; `None` if it failed, which is an error for all only where the
+/// device is lost.
+pub(crate) fn unless_lost<T>(result: DeviceResult<T>) -> DeviceResult<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind == DeviceErrorKind::Deinitialized => Err(error),
+        Err(_) => Ok(None),
+    }
 }
 
 /// All streams the pool has seen.
@@ -71,6 +102,8 @@ pub(crate) struct Timelines {
     /// Streams forgotten since slots were last looked for.
     forgotten: usize,
     vacant: Vec<StreamSlot>,
+    /// Streams that could not be recorded on, and are not asked again before [`Timelines::ask_anew`].
+    silent: Vec<StreamSlot>,
     /// How many streams there have been.
     seen: u64,
 }
@@ -92,6 +125,7 @@ impl Timelines {
             last: (StreamId(u64::MAX), READY),
             forgotten: 0,
             vacant: Vec::new(),
+            silent: Vec::new(),
             seen: 0,
         }
     }
@@ -173,11 +207,10 @@ impl Timelines {
         if self.is_reached(point) {
             return Ok(None);
         }
-        let timeline = &mut self.streams[point.stream as usize];
-        let known = timeline.pending.partition_point(|(epoch, _)| *epoch < point.epoch);
-        if let Some((_, value)) = timeline.pending.get(known) {
-            return Ok(Some(Fence { stream: timeline.id, value: *value }));
+        if let Some(fence) = self.recorded(point) {
+            return Ok(Some(fence));
         }
+        let timeline = &mut self.streams[point.stream as usize];
         assert!(!timeline.forgotten, "all points of a forgotten stream have a fence");
         let fence = device.record(timeline.id)?;
         timeline.pending.push_back((timeline.epoch, fence.value));
@@ -185,7 +218,41 @@ impl Timelines {
         Ok(Some(fence))
     }
 
-    /// Asks the device how far a stream has come. Closes nothing: see [`Self::fence`].
+    /// A fence at or behind `point` that there is already.
+    fn recorded(&self, point: Point) -> Option<Fence> {
+        let timeline = &self.streams[point.stream as usize];
+        let known = timeline.pending.partition_point(|(epoch, _)| *epoch < point.epoch);
+        timeline.pending.get(known).map(|(_, value)| Fence { stream: timeline.id, value: *value })
+    }
+
+    /// As [`Self::fence`], for those whom a stream that fails must not disturb: only a lost device is an
+    /// error. A stream that failed is not recorded on again before [`Self::ask_anew`].
+    pub(crate) fn ask<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        point: Point,
+    ) -> DeviceResult<Standing> {
+        let slot = point.stream;
+        if self.silent.contains(&slot) && !self.is_reached(point) {
+            return Ok(self.recorded(point).map_or(Standing::Unknown, Standing::Before));
+        }
+        Ok(match unless_lost(self.fence(device, point))? {
+            Some(Some(fence)) => Standing::Before(fence),
+            Some(None) => Standing::Reached,
+            None => {
+                self.silent.push(slot);
+                Standing::Unknown
+            }
+        })
+    }
+
+    /// Lets streams be asked again that had failed: some only for a moment.
+    pub(crate) fn ask_anew(&mut self) {
+        self.silent.clear();
+    }
+
+    /// Asks the device how far a stream has come. Closes nothing: see [`Self::fence`]. A stream that
+    /// fails is where it was.
     pub(crate) fn poll<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
@@ -195,13 +262,40 @@ impl Timelines {
         if timeline.pending.is_empty() {
             return Ok(());
         }
-        let value = device.reached(timeline.id)?;
-        while let Some((epoch, _)) = timeline.pending.front().copied().filter(|(_, v)| *v <= value)
-        {
-            timeline.reached = epoch;
-            timeline.pending.pop_front();
+        if let Some(value) = unless_lost(device.reached(timeline.id))? {
+            timeline.reach(|_, of_fence| of_fence <= value);
         }
         Ok(())
+    }
+
+    /// Notes a fence that is reached.
+    pub(crate) fn note_reached(&mut self, fence: Fence) {
+        for timeline in self.streams.iter_mut().filter(|timeline| timeline.id == fence.stream) {
+            timeline.reach(|_, value| value <= fence.value);
+        }
+    }
+
+    /// The present moment. What is released from now on counts as later.
+    pub(crate) fn moment(&mut self) -> Moment {
+        let mut points = Vec::with_capacity(self.streams.len());
+        for slot in self.slots() {
+            let timeline = &mut self.streams[slot as usize];
+            points.push((Point { stream: slot, epoch: timeline.epoch }, timeline.serial));
+            // What is released on a forgotten stream is older anyway.
+            timeline.epoch += u64::from(!timeline.forgotten);
+        }
+        Moment(points)
+    }
+
+    /// Notes that all work is over which was queued by a moment.
+    pub(crate) fn pass(&mut self, moment: &Moment) {
+        for (point, serial) in &moment.0 {
+            let timeline = &mut self.streams[point.stream as usize];
+            if timeline.serial == *serial {
+                timeline.reach(|epoch, _| epoch <= point.epoch);
+                timeline.reached = timeline.reached.max(point.epoch);
+            }
+        }
     }
 
     /// Tells the stream of a slot from those that had the slot before, and will have it.
@@ -267,6 +361,18 @@ mod tests {
         assert_eq!(timelines.slot(StreamId(7)), a);
         assert!(timelines.is_reached(Point::REACHED));
         assert!(!timelines.is_reached(timelines.now(a)));
+    }
+
+    #[test]
+    fn a_moment_ends_before_what_is_released_after_it() {
+        let mut timelines = Timelines::new();
+        let slots = [StreamId(7), StreamId(9)].map(|id| timelines.slot(id));
+        let before = slots.map(|slot| timelines.now(slot));
+        let moment = timelines.moment();
+        let after = slots.map(|slot| timelines.now(slot));
+        timelines.pass(&moment);
+        assert!(before.iter().all(|point| timelines.is_reached(*point)));
+        assert!(!after.iter().any(|point| timelines.is_reached(*point)));
     }
 
     #[test]

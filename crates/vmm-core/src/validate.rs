@@ -106,6 +106,10 @@ impl State {
         for (number, arena) in self.arenas.all().iter().enumerate() {
             let mut binned = HashSet::new();
             for slot in self.timelines.slots().chain([READY]) {
+                let mut listed = self.arenas.of_stream(slot).map(|(id, _)| usize::from(id));
+                if arena.free(&self.extents, slot, 0).next().is_some() && slot != READY {
+                    assert!(listed.any(|id| id == number), "free memory of a stream is listed");
+                }
                 for id in arena.free(&self.extents, slot, 0) {
                     let extent = &self.extents[id];
                     assert_eq!(

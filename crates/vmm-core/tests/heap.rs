@@ -577,9 +577,9 @@ fn a_call_that_the_device_refuses_changes_nothing() {
     block.release(other);
     let before = (heap.figures(), pool.stats().live_bytes);
     assert_eq!((before.0.blocks, before.1), (1, 4 * MIB));
-    device.fail(DeviceOp::Record, 1, DeviceErrorKind::Failed);
+    device.fail(DeviceOp::IsCapturing, 1, DeviceErrorKind::Deinitialized);
     assert!(matches!(allocate(4 * MIB), Err(AllocError::Device(_))));
-    device.fail(DeviceOp::Record, 1, DeviceErrorKind::Failed);
+    device.fail(DeviceOp::Record, 1, DeviceErrorKind::Deinitialized);
     assert!(heap.trim().is_err());
     assert_eq!((heap.figures(), pool.stats().live_bytes), before, "nothing has changed");
     assert_eq!(allocate(4 * MIB).expect("memory").addr(), addr, "its use is over");

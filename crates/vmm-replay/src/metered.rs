@@ -120,6 +120,10 @@ impl<D: VirtualMemoryDevice> VirtualMemoryDevice for Metered<D> {
         self.measure(DeviceOp::Wait, |device| device.wait(fence, timeout))
     }
 
+    fn wait_idle(&self) -> DeviceResult<()> {
+        self.measure(DeviceOp::WaitIdle, D::wait_idle)
+    }
+
     fn stream_wait(&self, stream: StreamId, fence: Fence) -> DeviceResult<()> {
         self.measure(DeviceOp::StreamWait, |device| device.stream_wait(stream, fence))
     }

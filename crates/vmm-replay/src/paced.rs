@@ -296,6 +296,14 @@ impl<D: VirtualMemoryDevice, G: Ground> VirtualMemoryDevice for Paced<D, G> {
         Ok(self.device.wait(fence, Duration::ZERO)? && is_due)
     }
 
+    fn wait_idle(&self) -> DeviceResult<()> {
+        self.device.wait_idle()?;
+        // What is queued is over on the logical clock too, and the wait has lasted until then.
+        let end_ns = self.streams().values().map(|stream| stream.tail_ns).max().unwrap_or(0);
+        self.advance_to(end_ns);
+        Ok(())
+    }
+
     fn stream_wait(&self, stream: StreamId, fence: Fence) -> DeviceResult<()> {
         self.device.stream_wait(stream, fence)?;
         let mut streams = self.streams();

@@ -5,6 +5,7 @@ use super::{Block, ChunkError, ChunkShape, Figures, Placement, in_units};
 use crate::arena::Arena;
 use crate::bins::UNIT;
 use crate::extent::{Extent, ExtentId, Extents, Kind};
+use crate::holdings::Holdings;
 use crate::region::{Region, RegionId};
 use crate::timeline::{Point, StreamSlot};
 use std::collections::HashMap;
@@ -53,6 +54,13 @@ impl Segregated {
     }
 }
 
+impl Segregated {
+    fn free(&mut self, id: ExtentId) {
+        // It has one arena: nobody asks in which there is memory.
+        self.arena.set_free(&mut self.extents, &mut Holdings::default(), id, POINT);
+    }
+}
+
 impl Placement for Segregated {
     fn add(&mut self, chunk: Range<u64>) -> Result<(), ChunkError> {
         if self.regions.len() >= usize::from(RegionId::MAX) {
@@ -65,7 +73,7 @@ impl Placement for Segregated {
         let region = Region::new(base, len, UNIT, id);
         let region = self.arena.add_region(&mut self.extents, region);
         self.regions.insert(base, region);
-        self.arena.set_free(&mut self.extents, id, POINT);
+        self.free(id);
         Ok(())
     }
 
@@ -94,7 +102,7 @@ impl Placement for Segregated {
 
     fn release(&mut self, addr: u64) -> Option<Block> {
         let (block, id) = self.ledger.take(addr)?;
-        self.arena.set_free(&mut self.extents, id, POINT);
+        self.free(id);
         Some(block)
     }
 
