@@ -395,6 +395,84 @@ void threads_do_not_disturb_each_other() {
     CHECK(memory().ledger.size() == 0);
 }
 
+std::vector<Stream> forgotten;
+decltype(lib.forget_stream) forget_really = nullptr;
+vmm_status_t forget_and_note(vmm_pool_t *pool, vmm_stream_t which) {
+    forgotten.push_back(static_cast<Stream>(which));
+    return forget_really(pool, which);
+}
+
+// As those of other libraries, which may destroy them as soon as the memory is released.
+void external_streams_are_forgotten_at_each_release() {
+    using Streams = std::vector<Stream>;
+    forget_really = std::exchange(lib.forget_stream, forget_and_note);
+    void *first = memory().allocate(0, 3 << 20, stream(11), true);
+    void *second = memory().allocate(0, 3 << 20, stream(11), true);
+    void *own = memory().allocate(0, 3 << 20, stream(1));
+    memory().used_on(own, {stream(12), 0, true});
+    memory().used_on(own, {stream(2), 0, false});
+    CHECK(forgotten.empty());
+    CHECK(memory().release(first));
+    CHECK(forgotten == Streams{stream(11)});
+    // The other one lives on, and its release names the stream once more.
+    CHECK(memory().release(second));
+    CHECK((forgotten == Streams{stream(11), stream(11)}));
+    CHECK(memory().release(own));
+    CHECK((forgotten == Streams{stream(11), stream(11), stream(12)}));
+    // One that cannot be forgotten, as during a capture, fails no release.
+    lib.forget_stream = [](vmm_pool_t *, vmm_stream_t) { return vmm_status_t{VMM_CAPTURING}; };
+    CHECK(memory().release(memory().allocate(0, 3 << 20, stream(11), true)));
+    lib.forget_stream = forget_really;
+    CHECK(memory().pool_stats(0).live_bytes == 0);
+    CHECK(empties());
+}
+
+void uses_on_other_devices_come_before_what_follows() {
+    using Streams = Fake::Streams;
+    Fake fake;
+    memory().events = &fake;
+    void *ptr = memory().allocate(0, 3 << 20, nullptr);
+    // The default stream of the other device is not that of the own one.
+    memory().used_on(ptr, {nullptr, 1});
+    memory().used_on(ptr, {stream(7), 1, true});
+    memory().used_on(ptr, {stream(7), 1, true});
+    memory().used_on(ptr, {nullptr, 0});
+    memory().used_on(ptr, {stream(2), 0});
+    CHECK(memory().release(ptr));
+    CHECK((fake.recorded == Streams{{1, nullptr}, {1, stream(7)}}));
+    CHECK((fake.waiting == Streams{{0, nullptr}, {0, nullptr}}));
+    CHECK(fake.open.empty());
+    // The next allocation there has no uses.
+    ptr = memory().allocate(0, 3 << 20, nullptr);
+    CHECK(memory().release(ptr) && fake.recorded.size() == 2);
+    // Either stream captures: the memory is nobody's until that has ended.
+    for (Stream capturing : {stream(1), stream(7)}) {
+        ptr = memory().allocate(0, 3 << 20, stream(1));
+        memory().used_on(ptr, {stream(7), 1});
+        fake.captures = {capturing};
+        CHECK(memory().release(ptr) && memory().ledger.size() == 0);
+        CHECK(memory().pool_stats(0).live_bytes == 3 << 20);
+        allocator().emptyCache({0, 0});
+        CHECK(memory().pool_stats(0).live_bytes == 3 << 20);
+        fake.captures = {};
+        allocator().emptyCache({0, 0});
+        CHECK(memory().pool_stats(0).live_bytes == 0);
+    }
+    // A stream that is gone: the host waits for its device.
+    int waited = 0;
+    memory().device(1).routes.wait = [&] { return ++waited > 1; };
+    ptr = memory().allocate(0, 3 << 20, stream(1));
+    memory().used_on(ptr, {stream(8), 1, true});
+    fake.gone = {stream(8)};
+    CHECK(memory().release(ptr));
+    // That could not be waited for at once, but at the end of the same call.
+    CHECK(waited == 2 && memory().pool_stats(0).live_bytes == 0);
+    memory().device(1).routes.wait = nullptr;
+    CHECK(fake.open.empty());
+    memory().events = nullptr;
+    CHECK(empties());
+}
+
 // At the moment of the fork every lock is held by a thread that the child does not have.
 void forks_end_in_any_state() {
     c10::MempoolId_t name{0, 20};
@@ -407,7 +485,7 @@ void forks_end_in_any_state() {
         }
     };
     auto child = [&] {
-        memory().used_on(ptr, stream(2));
+        memory().used_on(ptr, {stream(2)});
         delete_allocation(ptr);
         allocator().raw_delete(ptr);
         allocator().endAllocateToPool(0, name);
@@ -499,6 +577,8 @@ int main(int argc, char **argv) {
     a_capture_that_failed_in_a_thread_that_ended_keeps_nothing();
     waits_and_captures_of_threads_are_kept_apart();
     threads_do_not_disturb_each_other();
+    external_streams_are_forgotten_at_each_release();
+    uses_on_other_devices_come_before_what_follows();
     what_is_not_there_says_so();
     skipped_actions_are_told_all_the_same();
     forks_end_in_any_state();

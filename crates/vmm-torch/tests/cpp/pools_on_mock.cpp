@@ -177,7 +177,7 @@ void what_is_released_during_a_wait_does_not_go_with_it() {
         CHECK(memory().release(kept));
         auto wait = std::exchange(routes().wait, [&] {
             // Another thread has queued work, and then lets go.
-            memory().used_on(used, stream(on));
+            memory().used_on(used, {stream(on)});
             CHECK(memory().release(used));
             return true;
         });
@@ -315,7 +315,7 @@ void threads_do_not_disturb_each_other() {
             for (size_t i = 0; i < 3000; ++i) {
                 held.push_back(memory().allocate(0, (1 + i % 5) * MIB, stream(number)));
                 if (i % 3 == 0) {
-                    memory().used_on(held.back(), stream(9));
+                    memory().used_on(held.back(), {stream(9)});
                 }
                 if (i % 4 != 3) {
                     CHECK(memory().release(held[i % held.size()]));

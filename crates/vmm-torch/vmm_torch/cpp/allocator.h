@@ -87,7 +87,7 @@ class Allocator final : public ca::CUDAAllocator {
         int device = current_device();
         c10::Device place(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
         c10::DeleterFnPtr deleter = raw_deleter();
-        void *ptr = raw(device, len, stream_of(device), deleter);
+        void *ptr = raw(len, use_of(current_stream(device)), deleter);
         return {ptr, ptr, deleter, place};
     }
 
@@ -100,12 +100,15 @@ class Allocator final : public ca::CUDAAllocator {
     }
 
     void *raw_alloc(size_t len) override {
-        int device = current_device();
-        return raw(device, len, stream_of(device), raw_deleter());
+        return raw(len, use_of(current_stream(current_device())), raw_deleter());
     }
 
     void *raw_alloc_with_stream(size_t len, cudaStream_t stream) override {
-        return raw(current_device(), len, stream, raw_deleter());
+        int device = current_device();
+        auto current = current_stream(device);
+        // Of other streams nobody says whose they are.
+        Use use = {stream, device, stream != nullptr && stream != cudaStreamLegacy};
+        return raw(len, current.stream() == stream ? use_of(current) : use, raw_deleter());
     }
 
     void raw_delete(void *ptr) override {
@@ -191,7 +194,7 @@ class Allocator final : public ca::CUDAAllocator {
 
     void recordStream(const c10::DataPtr &data, c10::cuda::CUDAStream stream) override {
         if (data.get() != nullptr) {
-            memory().used_on(data.get(), stream.stream());
+            memory().used_on(data.get(), use_of(stream));
         }
     }
 
@@ -278,7 +281,7 @@ class Allocator final : public ca::CUDAAllocator {
                              std::function<bool(cudaStream_t)> filter) override {
         settle_before_new(device, name);
         bool real = memory().pools.settings().device_kind == VMM_DEVICE_CUDA;
-        cudaStream_t stream = real ? stream_of(device) : nullptr;
+        cudaStream_t stream = real ? current_stream(device).stream() : nullptr;
         vmm::begin(memory().mutex, memory().device(device).routes, memory().pools.of(device), name,
               std::move(filter), stream);
     }
@@ -439,8 +442,16 @@ class Allocator final : public ca::CUDAAllocator {
     std::string name() override { return "vmm"; }
 
   private:
-    static cudaStream_t stream_of(int device) {
+    static c10::cuda::CUDAStream current_stream(int device) {
         return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+    }
+
+    // PyTorch numbers its own streams, and names others by their handles.
+    static Use use_of(c10::cuda::CUDAStream stream) {
+        cudaStream_t handle = stream.stream();
+        bool external = handle != nullptr && handle != cudaStreamLegacy &&
+                        stream.id() == reinterpret_cast<c10::StreamId>(handle);
+        return {handle, stream.device_index(), external};
     }
 
     static void check_length(size_t len) {
@@ -451,14 +462,14 @@ class Allocator final : public ca::CUDAAllocator {
     }
 
     // Memory that is to be given back with `deleter`.
-    static void *raw(int device, size_t len, cudaStream_t stream, c10::DeleterFnPtr deleter) {
+    static void *raw(size_t len, const Use &on, c10::DeleterFnPtr deleter) {
         check_length(len);
         void *ptr = nullptr;
         if (len == 0) {
             return ptr;
         }
         if (C10_LIKELY(deleter == &delete_allocation)) {
-            return memory().allocate(device, len, stream);
+            return memory().allocate(on.device, len, on.stream, on.external);
         }
         C10_CUDA_CHECK(cudaMalloc(&ptr, len));
         return ptr;

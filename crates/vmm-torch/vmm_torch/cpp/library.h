@@ -17,6 +17,7 @@ namespace vmm {
     FUNCTION(allocate)                                                                             \
     FUNCTION(device_info)                                                                          \
     FUNCTION(find)                                                                                 \
+    FUNCTION(forget_stream)                                                                        \
     FUNCTION(last_error)                                                                           \
     FUNCTION(pool_create)                                                                          \
     FUNCTION(private_allocate)                                                                     \

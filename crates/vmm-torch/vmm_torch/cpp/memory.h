@@ -3,16 +3,16 @@
 
 #include "history.h"
 #include "ledger.h"
+#include "orders.h"
 #include "settle.h"
 #include "statistics.h"
 
 #include <c10/core/impl/GPUTrace.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <cuda_runtime_api.h>
 
 #include <pthread.h>
 
 #include <deque>
+#include <unordered_map>
 
 namespace vmm {
 
@@ -25,8 +25,12 @@ struct Allocation {
     PrivatePool *pool = nullptr;
     Context context;
     int device = 0;
-    // Noted for memory of other sources only; libvmm knows it of its own.
-    bool shared = false;
+    // As in `Use`, of its own stream.
+    bool external = false;
+    // It has uses in a table, see `Memory::used_on`.
+    bool used = false;
+
+    Use own() const { return {stream, device, external}; }
 };
 
 // libvmm's lengths are whole units of this many bytes.
@@ -70,6 +74,8 @@ class Memory {
     Ledger<Allocation> ledger;
     // By allocators of users.
     int32_t pieces_made = 0;
+    // NULL where streams are no real ones.
+    Events *events = nullptr;
 
     void init(int count) {
         std::lock_guard<std::mutex> hold(mutex);
@@ -77,6 +83,7 @@ class Memory {
             int index = static_cast<int>(devices_.size());
             Routes &routes = devices_.emplace_back().routes;
             if (pools.settings().device_kind == VMM_DEVICE_CUDA) {
+                events = &cuda_events_;
                 routes.is_capturing = &is_capturing;
                 routes.wait = [index] { return wait_for(index); };
             }
@@ -107,7 +114,7 @@ class Memory {
     }
     void note_fork() { forked_.store(device_count() != 0, std::memory_order_relaxed); }
 
-    void *allocate(int index, size_t requested, Stream stream) {
+    void *allocate(int index, size_t requested, Stream stream, bool external = false) {
         Device &own = device(index);
         Context context = history.gather(RecordContext::STATE);
         vmm_pool_t *pool = pools.of(index);
@@ -128,7 +135,8 @@ class Memory {
         PrivatePool *private_pool = target.keep();
         size_t len = rounded(requested);
         auto made = [&](Context by) {
-            return Allocation{ptr, stream, requested, len, private_pool, std::move(by), index};
+            return Allocation{ptr,           stream, requested, len, private_pool,
+                              std::move(by), index,  external};
         };
         try {
             if (C10_UNLIKELY(history.listening())) {
@@ -138,7 +146,7 @@ class Memory {
             ledger.insert(made(std::move(context)));
             own.statistics.allocated(len, requested);
         } catch (...) {
-            give_back(made(nullptr));
+            give_back(made(nullptr), {});
             throw;
         }
         try {
@@ -164,6 +172,7 @@ class Memory {
         Context context;
         steps.take([&] { context = history.gather(RecordContext::ALL); });
         Allocation gone;
+        Uses uses;
         {
             std::lock_guard<std::mutex> hold(mutex);
             Allocation *entry = ledger.find(ptr);
@@ -171,6 +180,13 @@ class Memory {
                 return false;
             }
             gone = ledger.take(entry);
+            if (C10_UNLIKELY(gone.used)) {
+                // An allocation of a checkpoint comes back without them.
+                if (auto at = uses_.find(ptr); at != uses_.end()) {
+                    uses = std::move(at->second);
+                    uses_.erase(at);
+                }
+            }
             devices_[static_cast<size_t>(gone.device)].statistics.released(gone.len,
                                                                            gone.requested);
         }
@@ -185,7 +201,10 @@ class Memory {
             }
             tell(gone.device, ptr, -static_cast<int64_t>(gone.len));
         });
-        give_back(gone);
+        give_back(gone, uses);
+        if (C10_UNLIKELY(gone.used)) {
+            give_back_late();
+        }
         steps.end();
         return true;
     }
@@ -203,26 +222,35 @@ class Memory {
         }
     }
 
-    // Notes that work on a further stream uses an allocation.
-    void used_on(void *ptr, Stream stream) {
+    // Notes that work on a further stream uses an allocation. libvmm is told of streams of its own
+    // device; what it is not told, or has to forget later, is kept in a table.
+    void used_on(void *ptr, const Use &use) {
         if (forked()) {
             return;
         }
-        int device = 0;
         {
             std::lock_guard<std::mutex> hold(mutex);
             Allocation *entry = ledger.find(ptr);
             // Memory that another library lent to a tensor is not ours to watch over.
-            if (entry == nullptr || entry->stream == stream) {
+            if (entry == nullptr ||
+                (entry->stream == use.stream && entry->device == use.device)) {
                 return;
             }
-            if (entry->pool != nullptr && entry->pool->source != nullptr) {
-                entry->shared = true;
+            bool told = entry->device == use.device &&
+                        (entry->pool == nullptr || entry->pool->source == nullptr);
+            if (!told || use.external) {
+                Uses &uses = uses_[ptr];
+                if (!entry->used) {
+                    uses.clear();
+                }
+                entry->used = true;
+                note_use(uses, use);
+            }
+            if (!told) {
                 return;
             }
-            device = entry->device;
         }
-        vmm_status_t status = lib.used_on(pools.find(device), ptr, stream);
+        vmm_status_t status = lib.used_on(pools.find(use.device), ptr, use.stream);
         if (status != VMM_OK) {
             throw std::runtime_error(fault(status));
         }
@@ -235,6 +263,7 @@ class Memory {
 
     // Gives all idle memory of the devices back to them. Does nothing while a graph is captured.
     void empty() {
+        give_back_late();
         for (int index = 0; index < device_count(); ++index) {
             vmm_pool_t *pool = pools.find(index);
             if (pool == nullptr) {
@@ -292,16 +321,53 @@ class Memory {
         return lib.private_allocate(pool, target->id, len, 0, stream, 0, ptr);
     }
 
-    // The memory goes to where it came from.
-    void give_back(const Allocation &gone) {
+    // The memory goes to where it came from, later if an order to its stream has to wait for the end
+    // of a capture.
+    void give_back(const Allocation &gone, const Uses &uses) {
+        if (C10_UNLIKELY(!uses.empty()) &&
+            !order_behind(events, gone.own(), uses, [this](int other) { return idle(other); })) {
+            std::lock_guard<std::mutex> hold(mutex);
+            late_.emplace_back(gone, uses);
+            return;
+        }
         if (gone.pool != nullptr && gone.pool->source != nullptr) {
-            gone.pool->source->release(gone.ptr, gone.shared);
+            gone.pool->source->release(gone.ptr, !uses.empty());
         } else {
-            check_release(lib.release(pools.find(gone.device), gone.ptr, gone.stream));
+            vmm_pool_t *pool = pools.find(gone.device);
+            check_release(lib.release(pool, gone.ptr, gone.stream));
+            forget(pool, gone.own());
+            for (const Use &use : uses) {
+                if (use.device == gone.device) {
+                    forget(pool, use);
+                }
+            }
         }
         if (gone.pool != nullptr) {
             std::lock_guard<std::mutex> hold(mutex);
             devices_[static_cast<size_t>(gone.device)].routes.ended(gone.pool);
+        }
+    }
+
+    // Whether there was any.
+    bool give_back_late() {
+        std::vector<std::pair<Allocation, Uses>> late;
+        {
+            std::lock_guard<std::mutex> hold(mutex);
+            late.swap(late_);
+        }
+        for (const auto &[gone, uses] : late) {
+            give_back(gone, uses);
+        }
+        return !late.empty();
+    }
+
+    // Waits for a device that has a stream in use. False if a capture would be broken. One that
+    // cannot be waited for has failed, and works no more.
+    bool idle(int index) {
+        try {
+            return vmm::idle(mutex, device(index).routes);
+        } catch (...) {
+            return true;
         }
     }
 
@@ -320,6 +386,7 @@ class Memory {
             if (!again) {
                 count_retry(index);
                 bool freed = run_callbacks();
+                freed = give_back_late() || freed;
                 if (!settle(index, target.name) && !freed) {
                     break;
                 }
@@ -347,7 +414,8 @@ class Memory {
         PrivatePool *wanted = target.pool;
         if (status == VMM_OUT_OF_MEMORY) {
             count_retry(index);
-            if ((run_callbacks() && again()) || (settle(index) && again())) {
+            if ((run_callbacks() && again()) || (give_back_late() && again()) ||
+                (settle(index) && again())) {
                 return ptr;
             }
             // What belongs to a private pool lies in no other: a graph would use memory that others
@@ -429,33 +497,6 @@ class Memory {
         C10_THROW_ERROR(OutOfMemoryError, text);
     }
 
-    // Waits for all work of a device. False while a graph is captured that PyTorch said nothing of.
-    static bool wait_for(int index) {
-        c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
-        // Captures on other devices are not disturbed, so they need not forbid it.
-        cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-        C10_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
-        cudaError_t error = cudaDeviceSynchronize();
-        (void)cudaThreadExchangeStreamCaptureMode(&mode);
-        if (error == cudaErrorStreamCaptureUnsupported ||
-            error == cudaErrorStreamCaptureInvalidated) {
-            (void)cudaGetLastError();
-            return false;
-        }
-        C10_CUDA_CHECK(error);
-        return true;
-    }
-
-    static bool is_capturing(Stream stream) {
-        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-        if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
-            // The legacy stream says so while another one captures.
-            (void)cudaGetLastError();
-            return true;
-        }
-        return status != cudaStreamCaptureStatusNone;
-    }
-
     // PyTorch's profiler, where it follows memory.
     void tell(int index, void *ptr, int64_t change) {
         if (C10_LIKELY(!c10::memoryProfilingEnabled())) {
@@ -477,6 +518,11 @@ class Memory {
     std::atomic<int> count_{0};
     std::atomic<bool> forked_{false};
     std::vector<Observer> observers_;
+    CudaEvents cuda_events_;
+    // Of allocations that are `used`.
+    std::unordered_map<void *, Uses> uses_;
+    // Released, but not given back yet.
+    std::vector<std::pair<Allocation, Uses>> late_;
 };
 
 } // namespace vmm
