@@ -8,6 +8,8 @@
 #include "statistics.h"
 
 #include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
 
 #include <pthread.h>
 
@@ -146,7 +148,7 @@ class Memory {
             ledger.insert(made(std::move(context)));
             own.statistics.allocated(len, requested);
         } catch (...) {
-            give_back(made(nullptr), {});
+            give_back(made(nullptr));
             throw;
         }
         try {
@@ -172,7 +174,6 @@ class Memory {
         Context context;
         steps.take([&] { context = history.gather(RecordContext::ALL); });
         Allocation gone;
-        Uses uses;
         {
             std::lock_guard<std::mutex> hold(mutex);
             Allocation *entry = ledger.find(ptr);
@@ -180,13 +181,6 @@ class Memory {
                 return false;
             }
             gone = ledger.take(entry);
-            if (C10_UNLIKELY(gone.used)) {
-                // An allocation of a checkpoint comes back without them.
-                if (auto at = uses_.find(ptr); at != uses_.end()) {
-                    uses = std::move(at->second);
-                    uses_.erase(at);
-                }
-            }
             devices_[static_cast<size_t>(gone.device)].statistics.released(gone.len,
                                                                            gone.requested);
         }
@@ -201,8 +195,10 @@ class Memory {
             }
             tell(gone.device, ptr, -static_cast<int64_t>(gone.len));
         });
-        give_back(gone, uses);
-        if (C10_UNLIKELY(gone.used)) {
+        if (C10_LIKELY(!gone.used)) {
+            give_back(gone);
+        } else {
+            give_back(gone, take_uses(ptr));
             give_back_late();
         }
         steps.end();
@@ -323,7 +319,7 @@ class Memory {
 
     // The memory goes to where it came from, later if an order to its stream has to wait for the end
     // of a capture.
-    void give_back(const Allocation &gone, const Uses &uses) {
+    void give_back(const Allocation &gone, const Uses &uses = {}) {
         if (C10_UNLIKELY(!uses.empty()) &&
             !order_behind(events, gone.own(), uses, [this](int other) { return idle(other); })) {
             std::lock_guard<std::mutex> hold(mutex);
@@ -346,6 +342,13 @@ class Memory {
             std::lock_guard<std::mutex> hold(mutex);
             devices_[static_cast<size_t>(gone.device)].routes.ended(gone.pool);
         }
+    }
+
+    Uses take_uses(void *ptr) {
+        std::lock_guard<std::mutex> hold(mutex);
+        auto entry = uses_.extract(ptr);
+        // An allocation of a checkpoint comes back without them.
+        return entry ? std::move(entry.mapped()) : Uses();
     }
 
     // Whether there was any.
@@ -495,6 +498,33 @@ class Memory {
             std::fprintf(stderr, "%s\n", text.c_str());
         }
         C10_THROW_ERROR(OutOfMemoryError, text);
+    }
+
+    // Waits for all work of a device. False while a graph is captured that PyTorch said nothing of.
+    static bool wait_for(int index) {
+        c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
+        // Captures on other devices are not disturbed, so they need not forbid it.
+        cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+        C10_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
+        cudaError_t error = cudaDeviceSynchronize();
+        (void)cudaThreadExchangeStreamCaptureMode(&mode);
+        if (error == cudaErrorStreamCaptureUnsupported ||
+            error == cudaErrorStreamCaptureInvalidated) {
+            (void)cudaGetLastError();
+            return false;
+        }
+        C10_CUDA_CHECK(error);
+        return true;
+    }
+
+    static bool is_capturing(Stream stream) {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
+            // The legacy stream says so while another one captures.
+            (void)cudaGetLastError();
+            return true;
+        }
+        return status != cudaStreamCaptureStatusNone;
     }
 
     // PyTorch's profiler, where it follows memory.

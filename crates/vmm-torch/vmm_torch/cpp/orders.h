@@ -1,4 +1,4 @@
-// The CUDA runtime's events, and what else of it is asked for streams and devices.
+// The CUDA runtime's events.
 #pragma once
 
 #include "uses.h"
@@ -22,28 +22,6 @@ class OnDevice {
     c10::cuda::CUDAGuard guard_;
     cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
-
-inline bool is_capturing(Stream stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
-        // The legacy stream says so while another one captures.
-        (void)cudaGetLastError();
-        return true;
-    }
-    return status != cudaStreamCaptureStatusNone;
-}
-
-// Waits for all work of a device. False while a graph is captured that PyTorch said nothing of.
-inline bool wait_for(int device) {
-    OnDevice calls(device);
-    cudaError_t error = cudaDeviceSynchronize();
-    if (error == cudaErrorStreamCaptureUnsupported || error == cudaErrorStreamCaptureInvalidated) {
-        (void)cudaGetLastError();
-        return false;
-    }
-    C10_CUDA_CHECK(error);
-    return true;
-}
 
 // Beside orders, what is to be known on the host.
 struct Events : Orders {
