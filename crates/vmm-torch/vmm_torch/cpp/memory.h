@@ -66,6 +66,8 @@ class Memory {
     struct Device {
         Statistics statistics;
         Routes routes;
+        // Bytes that are being asked of allocators of users.
+        size_t coming = 0;
     };
 
     Pools pools;
@@ -327,7 +329,12 @@ class Memory {
             return;
         }
         if (gone.pool != nullptr && gone.pool->source != nullptr) {
-            gone.pool->source->release(gone.ptr, !uses.empty());
+            Uses all = uses;
+            if (gone.external) {
+                // Later streams may have the same handle.
+                note_use(all, gone.own());
+            }
+            gone.pool->source->release(gone.ptr, all);
         } else {
             vmm_pool_t *pool = pools.find(gone.device);
             check_release(lib.release(pool, gone.ptr, gone.stream));
@@ -378,9 +385,11 @@ class Memory {
     C10_NOINLINE void *from_source(int index, vmm_pool_t *pool, PrivatePool &target,
                                    size_t requested, Stream stream, const Context &context) {
         std::exception_ptr said;
+        std::string lack;
         for (bool again : {false, true}) {
             try {
-                if (void *ptr = target.source->allocate(rounded(requested), stream)) {
+                said = nullptr;
+                if (void *ptr = target.source->allocate(rounded(requested), stream, lack)) {
                     return ptr;
                 }
             } catch (...) {
@@ -390,16 +399,20 @@ class Memory {
                 count_retry(index);
                 bool freed = run_callbacks();
                 freed = give_back_late() || freed;
-                if (!settle(index, target.name) && !freed) {
-                    break;
+                freed = settle(index, target.name) || freed;
+                // What the general pool keeps is in the way of the limit, or of the other allocator.
+                uint64_t spare = 0;
+                if (lib.trim_and_wait(pool, 0, &spare) != VMM_OK || spare == 0) {
+                    if (!freed) {
+                        break;
+                    }
                 }
             }
         }
         if (said != nullptr) {
             std::rethrow_exception(said);
         }
-        fail(index, pool, &target, requested, stream,
-             "the allocator of this memory pool has no more", context);
+        fail(index, pool, &target, requested, stream, lack, context);
     }
 
     // After a first failure: what others can give up, else an error.
