@@ -21,6 +21,9 @@ class OnMock(unittest.TestCase):
     def test_pools_of_the_users(self):
         self.check_full("pools_on_mock")
 
+    def test_memory_of_the_users(self):
+        self.check_full("users_on_mock")
+
     def check_full(self, name):
         torch = support.torch_or_skip()
         try:

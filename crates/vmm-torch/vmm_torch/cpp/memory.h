@@ -13,7 +13,9 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <deque>
+#include <thread>
 #include <unordered_map>
 
 namespace vmm {
@@ -304,6 +306,9 @@ class Memory {
     }
 
   private:
+    // A request that has waited some milliseconds for memory of the general pool fails.
+    static constexpr int MOST_ATTEMPTS = 4;
+
     using Names = std::vector<PoolName>;
 
     C10_ALWAYS_INLINE static vmm_status_t attempt(vmm_pool_t *pool, PrivatePool *target, size_t len,
@@ -386,7 +391,7 @@ class Memory {
                                    size_t requested, Stream stream, const Context &context) {
         std::exception_ptr said;
         std::string lack;
-        for (bool again : {false, true}) {
+        for (int attempt = 0;; ++attempt) {
             try {
                 said = nullptr;
                 if (void *ptr = target.source->allocate(rounded(requested), stream, lack)) {
@@ -395,24 +400,36 @@ class Memory {
             } catch (...) {
                 said = std::current_exception();
             }
-            if (!again) {
+            bool freed = false;
+            if (attempt == 0) {
                 count_retry(index);
-                bool freed = run_callbacks();
+                freed = run_callbacks();
                 freed = give_back_late() || freed;
                 freed = settle(index, target.name) || freed;
-                // What the general pool keeps is in the way of the limit, or of the other allocator.
-                uint64_t spare = 0;
-                if (lib.trim_and_wait(pool, 0, &spare) != VMM_OK || spare == 0) {
-                    if (!freed) {
-                        break;
-                    }
-                }
+            }
+            if (!(make_room(index, pool, attempt) || freed) || attempt == MOST_ATTEMPTS) {
+                break;
             }
         }
         if (said != nullptr) {
             std::rethrow_exception(said);
         }
         fail(index, pool, &target, requested, stream, lack, context);
+    }
+
+    // What the general pool keeps is in the way of the limit, or of other allocators. Whether some of
+    // it went, or may yet: the pool's own thread holds a few frames while it makes or moves them.
+    bool make_room(int index, vmm_pool_t *pool, int attempt) {
+        uint64_t released = 0;
+        if (lib.trim_and_wait(pool, 0, &released) != VMM_OK) {
+            return false;
+        }
+        vmm_stats_t stats = pool_stats(index);
+        bool more = stats.reserved_bytes > stats.live_bytes + stats.retired_bytes;
+        if (released == 0 && more) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1 << attempt));
+        }
+        return released != 0 || more;
     }
 
     // After a first failure: what others can give up, else an error.
