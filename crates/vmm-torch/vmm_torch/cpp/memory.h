@@ -16,7 +16,6 @@
 #include <chrono>
 #include <deque>
 #include <thread>
-#include <unordered_map>
 
 namespace vmm {
 
@@ -140,6 +139,7 @@ class Memory {
         // The allocation holds the private pool from now on.
         PrivatePool *private_pool = target.keep();
         size_t len = rounded(requested);
+        external_.began({stream, index, external});
         auto made = [&](Context by) {
             return Allocation{ptr,           stream, requested, len, private_pool,
                               std::move(by), index,  external};
@@ -341,14 +341,10 @@ class Memory {
             }
             gone.pool->source->release(gone.ptr, all);
         } else {
-            vmm_pool_t *pool = pools.find(gone.device);
-            check_release(lib.release(pool, gone.ptr, gone.stream));
-            forget(pool, gone.own());
-            for (const Use &use : uses) {
-                if (use.device == gone.device) {
-                    forget(pool, use);
-                }
-            }
+            check_release(lib.release(pools.find(gone.device), gone.ptr, gone.stream));
+        }
+        if (C10_UNLIKELY(gone.external || !uses.empty())) {
+            external_.ended(pools.find(gone.device), gone.own(), uses);
         }
         if (gone.pool != nullptr) {
             std::lock_guard<std::mutex> hold(mutex);
@@ -579,6 +575,7 @@ class Memory {
     std::atomic<bool> forked_{false};
     std::vector<Observer> observers_;
     CudaEvents cuda_events_;
+    ExternalStreams external_;
     // Of allocations that are `used`.
     std::unordered_map<void *, Uses> uses_;
     // Released, but not given back yet.

@@ -7,7 +7,6 @@
 #include <pthread.h>
 
 #include <cstring>
-#include <unordered_map>
 
 namespace vmm {
 namespace {
@@ -175,6 +174,8 @@ struct Plain {
     // How many entries both have.
     std::atomic<size_t> noted{0};
     std::vector<Late> late;
+    // Has a lock of its own.
+    ExternalStreams external;
 
     void count() { noted.store(in_private.size() + uses.size(), std::memory_order_relaxed); }
 };
@@ -266,12 +267,7 @@ void give_back(Late gone) {
         std::fprintf(stderr, "vmm_torch: memory could not be released: %s\n",
                      fault(status).c_str());
     }
-    forget(pool, gone.own);
-    for (const Use &use : gone.uses) {
-        if (use.device == gone.own.device) {
-            forget(pool, use);
-        }
-    }
+    plain().external.ended(pool, gone.own, gone.uses);
     if (gone.target != nullptr) {
         std::lock_guard<std::mutex> hold(plain().mutex);
         routes_of(gone.own.device).ended(gone.target);
@@ -359,6 +355,7 @@ void *vmm_plain_allocate(size_t len, int device, vmm::Stream stream) {
         status = vmm::attempt(device, pool, len, stream, &ptr);
     }
     if (status == VMM_OK) {
+        plain().external.began(vmm::use_of(stream, device));
         return ptr;
     }
     // PyTorch does not look for NULL. An exception arrives in Python as a RuntimeError; its own

@@ -5,6 +5,8 @@
 
 #include "routes.h"
 
+#include <unordered_map>
+
 namespace vmm {
 
 // A stream that uses memory.
@@ -66,14 +68,55 @@ bool order_behind(Orders *orders, const Use &own, const Uses &uses, Idle idle) {
     return true;
 }
 
-// To be called after memory that a stream used was released: the pool records where the work of an
-// external stream ends by now, and does not touch it from then on. What lives on it may do so; its
-// release names the stream anew. While a graph is captured the stream stays known, until the next
-// release. One that cannot be recorded on is destroyed already, too late to learn anything of it.
-inline void forget(vmm_pool_t *pool, const Use &use) {
-    if (use.external) {
-        (void)lib.forget_stream(pool, use.stream);
+// The external streams that allocations live on. When the last one has ended the pool is told to forget
+// such a stream: it records where the work ends, and does not touch the stream from then on. Not at each
+// release, or the stream's next request would find nothing of its own and look through all that was
+// forgotten: hundreds of microseconds where the device is hundreds of launches behind. For any thread.
+class ExternalStreams {
+  public:
+    void began(const Use &own) {
+        if (own.external) {
+            std::lock_guard<std::mutex> hold(mutex_);
+            ++live_[own.stream];
+        }
     }
-}
+
+    // To be called once libvmm has the memory back, with what used it. While a graph is captured the
+    // pool forgets nothing; the stream stays known, until the next time. One that cannot be recorded on
+    // is destroyed already.
+    void ended(vmm_pool_t *pool, const Use &own, const Uses &uses) {
+        if (own.external && is_last(own.stream)) {
+            (void)lib.forget_stream(pool, own.stream);
+        }
+        for (const Use &use : uses) {
+            if (use.external && use.device == own.device && !lives(use.stream)) {
+                (void)lib.forget_stream(pool, use.stream);
+            }
+        }
+    }
+
+  private:
+    bool is_last(Stream stream) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        auto at = live_.find(stream);
+        if (at == live_.end()) {
+            return true;
+        }
+        bool last = --at->second == 0;
+        if (last) {
+            live_.erase(at);
+        }
+        return last;
+    }
+
+    bool lives(Stream stream) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        return live_.count(stream) != 0;
+    }
+
+    std::mutex mutex_;
+    // How many allocations each has.
+    std::unordered_map<Stream, size_t> live_;
+};
 
 } // namespace vmm
