@@ -175,7 +175,7 @@ class MemPools(support.GpuTest):
                     tensor = torch.full((16 * MIB,), n, dtype=torch.uint8, device="cuda")
                 side.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(side):
-                    torch.cuda._sleep(1_000_000)
+                    torch.cuda._sleep(20_000_000)
                     copy.copy_(tensor)
                 tensor.record_stream(side)
                 del tensor

@@ -1,24 +1,20 @@
 """Streams, threads, and memory that passes between them."""
 
-import ctypes
 import threading
 import unittest
 
 import support
+from foreign_streams import LONG, ForeignStreams
 from support import MIB
 
 import vmm_torch
-from vmm_torch import build
-
-# Some tens of milliseconds on most cards.
-LONG = 50_000_000
 
 
 def setUpModule():
     support.gpu_or_skip()
 
 
-class Streams(support.GpuTest):
+class Streams(ForeignStreams, support.GpuTest):
     def test_record_stream_keeps_memory_until_the_other_stream_is_done(self):
         torch = self.torch
         side = torch.cuda.Stream()
@@ -112,108 +108,6 @@ class Streams(support.GpuTest):
             tensor = torch.full((MIB,), 5.0, device="cuda")
         foreign.synchronize()
         self.assertTrue(bool((tensor == 5).all()))
-
-    def new_stream(self):
-        """A handle that PyTorch knows nothing of."""
-        handle = ctypes.c_void_p()
-        # cudaStreamNonBlocking
-        self.assertEqual(self.runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1), 0)
-        return handle
-
-    def destroy(self, handle):
-        self.assertEqual(self.runtime.cudaStreamDestroy(handle), 0)
-
-    @property
-    def runtime(self):
-        return ctypes.CDLL(build.loaded("libcudart.so"))
-
-    def test_external_streams_may_be_destroyed(self):
-        torch = self.torch
-        vmm_torch.set_limit(self.before + 300 * MIB)
-        self.addCleanup(vmm_torch.set_limit, 0)
-        for n in range(1, 21):
-            handle = self.new_stream()
-            foreign = torch.cuda.ExternalStream(handle.value)
-            used = torch.full((64 * MIB,), n, dtype=torch.uint8, device="cuda")
-            foreign.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(foreign):
-                made = used.clone()
-                wrong = (made != n).any().item()
-            used.record_stream(foreign)
-            self.assertFalse(wrong)
-            del made, used
-            foreign.synchronize()
-            self.destroy(handle)
-            # Not to be had without the memory of both.
-            large = torch.full((240 * MIB,), n, dtype=torch.uint8, device="cuda")
-            self.assertTrue(support.all_are(large, n))
-            del large
-        torch.cuda.empty_cache()
-
-    def test_a_stream_that_is_destroyed_before_its_work_is_over(self):
-        torch = self.torch
-        vmm_torch.set_limit(self.before + 200 * MIB)
-        self.addCleanup(vmm_torch.set_limit, 0)
-        copy = torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda")
-        for n in range(1, 6):
-            handle = self.new_stream()
-            foreign = torch.cuda.ExternalStream(handle.value)
-            used = torch.full((64 * MIB,), n, dtype=torch.uint8, device="cuda")
-            foreign.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(foreign):
-                torch.cuda._sleep(LONG)
-                copy.copy_(used)
-            used.record_stream(foreign)
-            del used
-            self.destroy(handle)
-            # New ones may have its handle.
-            others = [self.new_stream() for _ in range(8)]
-            large = torch.full((100 * MIB,), 255, dtype=torch.uint8, device="cuda")
-            torch.cuda.synchronize()
-            self.assertTrue(support.all_are(copy, n))
-            del large
-            for other in others:
-                self.destroy(other)
-
-    def test_a_tensor_may_outlive_its_external_stream(self):
-        torch = self.torch
-        handle = self.new_stream()
-        with torch.cuda.stream(torch.cuda.ExternalStream(handle.value)):
-            tensor = torch.full((64 * MIB,), 7, dtype=torch.uint8, device="cuda")
-        torch.cuda.synchronize()
-        self.destroy(handle)
-        self.assertTrue(support.all_are(tensor, 7))
-        del tensor
-        torch.cuda.empty_cache()
-        large = torch.full((240 * MIB,), 3, dtype=torch.uint8, device="cuda")
-        self.assertTrue(support.all_are(large, 3))
-        del large
-        torch.cuda.empty_cache()
-        self.check_reserved(self.before, 64 * MIB)
-
-    @unittest.skipIf(support.gpus() < 2, "there are no two GPUs here")
-    def test_streams_of_another_card(self):
-        torch = self.torch
-        copy = self.runtime.cudaMemcpyPeerAsync
-        place = [ctypes.c_void_p, ctypes.c_int]
-        copy.argtypes = [*place, *place, ctypes.c_size_t, ctypes.c_void_p]
-        for side in (torch.cuda.Stream(1), torch.cuda.default_stream(1)):
-            for _ in range(5):
-                source = torch.full((4 * MIB,), 1.0, device="cuda:0")
-                target = torch.zeros(4 * MIB, device="cuda:1")
-                side.wait_stream(torch.cuda.current_stream(0))
-                side.wait_stream(torch.cuda.current_stream(1))
-                with torch.cuda.stream(side):
-                    torch.cuda._sleep(LONG)
-                length = source.numel() * source.element_size()
-                error = copy(target.data_ptr(), 1, source.data_ptr(), 0, length, side.cuda_stream)
-                self.assertEqual(error, 0)
-                source.record_stream(side)
-                del source
-                others = [torch.full((4 * MIB,), 2.0, device="cuda:0") for _ in range(4)]
-                torch.cuda.synchronize(1)
-                self.assertTrue(bool((target == 1).all()))
-                del others, target
 
     def test_threads(self):
         torch = self.torch
