@@ -414,14 +414,15 @@ class Memory {
     }
 
     // What the general pool keeps is in the way of the limit, or of other allocators. Whether some of
-    // it went, or may yet: the pool's own thread holds a few frames while it makes or moves them.
+    // it went, or may yet: up to a limit the pool's own thread makes frames ahead, and holds them then.
     bool make_room(int index, vmm_pool_t *pool, int attempt) {
         uint64_t released = 0;
         if (lib.trim_and_wait(pool, 0, &released) != VMM_OK) {
             return false;
         }
         vmm_stats_t stats = pool_stats(index);
-        bool more = stats.reserved_bytes > stats.live_bytes + stats.retired_bytes;
+        bool more =
+            stats.limit != 0 && stats.reserved_bytes > stats.live_bytes + stats.retired_bytes;
         if (released == 0 && more) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1 << attempt));
         }
