@@ -1,6 +1,7 @@
 // Allocations of all devices: from PyTorch's request to libvmm's answer and back.
 #pragma once
 
+#include "allocation.h"
 #include "history.h"
 #include "ledger.h"
 #include "orders.h"
@@ -18,26 +19,6 @@
 #include <thread>
 
 namespace vmm {
-
-// One live allocation.
-struct Allocation {
-    void *ptr = nullptr;
-    Stream stream = nullptr;
-    size_t requested = 0;
-    size_t len = 0;
-    PrivatePool *pool = nullptr;
-    Context context;
-    int device = 0;
-    // As in `Use`, of its own stream.
-    bool external = false;
-    // It has uses in a table, see `Memory::used_on`.
-    bool used = false;
-
-    Use own() const { return {stream, device, external}; }
-};
-
-// libvmm's lengths are whole units of this many bytes.
-inline size_t rounded(size_t len) { return (len + 511) & ~size_t{511}; }
 
 // Goes on after a step that threw, and throws at the end.
 class Steps {
