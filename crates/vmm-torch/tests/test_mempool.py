@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import threading
 import unittest
+from contextlib import contextmanager
 from pathlib import Path
 
 import support
@@ -108,8 +109,9 @@ class MemPools(support.GpuTest):
         self.assertEqual(self.pool_of(tensor), tuple(pool.id))
         self.assertTrue(support.all_are(tensor, 3))
 
-    def test_an_allocator_of_the_users(self):
-        torch = self.torch
+    @contextmanager
+    def users(self):
+        """An allocator of the user's, and how often it gave memory and got some back."""
         compiler = build.compiler()
         if compiler is None:
             self.skipTest("there is no C++ compiler here")
@@ -118,12 +120,21 @@ class MemPools(support.GpuTest):
             command = [*compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
             command += ["-x", "none", build.loaded("libcudart.so")]
             subprocess.run(command, input=FOREIGN.encode(), check=True)
-            allocator = torch.cuda.memory.CUDAPluggableAllocator(
+            allocator = self.torch.cuda.memory.CUDAPluggableAllocator(
                 str(library), "foreign_malloc", "foreign_free"
             )
             counts = ctypes.CDLL(str(library))
             made, gone = (ctypes.c_int.in_dll(counts, name) for name in ("made", "gone"))
-            pool = torch.cuda.MemPool(allocator.allocator())
+            yield allocator.allocator(), made, gone
+            # Nothing is left that would need it.
+            gc.collect()
+            self.torch.cuda.empty_cache()
+            self.assertEqual(made.value, gone.value)
+
+    def test_an_allocator_of_the_users(self):
+        torch = self.torch
+        with self.users() as (allocator, made, gone):
+            pool = torch.cuda.MemPool(allocator)
             with torch.cuda.use_mem_pool(pool):
                 tensor = torch.full((3 * MIB,), 5.0, device="cuda")
             self.assertEqual((made.value, gone.value), (1, 0))
@@ -139,6 +150,56 @@ class MemPools(support.GpuTest):
             gc.collect()
             torch.cuda.empty_cache()
             self.assertEqual(gone.value, 1)
+
+    def test_small_tensors_share_what_an_allocator_of_the_users_gave(self):
+        torch = self.torch
+        with self.users() as (allocator, made, gone):
+            pool = torch.cuda.MemPool(allocator)
+            with torch.cuda.use_mem_pool(pool):
+                tensors = [torch.full((1024,), float(n), device="cuda") for n in range(1000)]
+            self.assertEqual(made.value, 2)
+            self.assertEqual(len(pool.snapshot()), 2)
+            live = sum(segment["allocated_size"] for segment in pool.snapshot())
+            self.assertEqual(live, 1000 * 4096)
+            self.assertTrue(all(bool((t == n).all()) for n, t in enumerate(tensors)))
+            del tensors, pool
+
+    def test_memory_of_an_allocator_of_the_users_serves_again_after_record_stream(self):
+        torch = self.torch
+        side = torch.cuda.Stream()
+        copy = torch.zeros(16 * MIB, dtype=torch.uint8, device="cuda")
+        with self.users() as (allocator, made, gone):
+            pool = torch.cuda.MemPool(allocator)
+            for n in range(1, 51):
+                with torch.cuda.use_mem_pool(pool):
+                    tensor = torch.full((16 * MIB,), n, dtype=torch.uint8, device="cuda")
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    torch.cuda._sleep(20_000_000)
+                    copy.copy_(tensor)
+                tensor.record_stream(side)
+                del tensor
+                with torch.cuda.use_mem_pool(pool):
+                    # The other one is still in use.
+                    other = torch.full((16 * MIB,), 255, dtype=torch.uint8, device="cuda")
+                torch.cuda.synchronize()
+                self.assertTrue(support.all_are(copy, n))
+                del other
+            self.assertEqual(made.value, 2)
+            del pool
+
+    def test_a_limit_holds_for_an_allocator_of_the_users(self):
+        torch = self.torch
+        vmm_torch.set_limit(self.before + 512 * MIB)
+        self.addCleanup(vmm_torch.set_limit, 0)
+        with self.users() as (allocator, made, gone):
+            pool = torch.cuda.MemPool(allocator)
+            with torch.cuda.use_mem_pool(pool):
+                tensor = torch.empty(300 * MIB, dtype=torch.uint8, device="cuda")
+                with self.assertRaises(torch.OutOfMemoryError):
+                    torch.empty(300 * MIB, dtype=torch.uint8, device="cuda")
+            self.assertEqual(made.value, 1)
+            del tensor, pool
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ class OnMock(unittest.TestCase):
     def test_routes(self):
         self.check_full("routes_on_mock")
 
+    def test_memory_of_the_users(self):
+        self.check_full("users_on_mock")
+
     def check_full(self, name):
         torch = support.torch_or_skip()
         try:

@@ -1,5 +1,6 @@
 """Out of memory: what it says, what it leaves, and limits."""
 
+import time
 import unittest
 
 import support
@@ -31,7 +32,8 @@ class OutOfMemory(support.GpuTest):
             self.bytes(600 * MIB)
         text = str(caught.exception)
         self.assertIn("CUDA out of memory. Tried to allocate 600.00 MiB", text)
-        self.assertIn("vmm_torch: ", text)
+        self.assertRegex(text, r"vmm_torch: [0-9.]+ MiB is in use of [0-9.]+ [MG]iB reserved")
+        self.assertRegex(text, r"the limit \(.*\) is [0-9.]+ GiB")
         self.assertEqual(self.torch.cuda.memory_stats()["num_ooms"], before + 1)
         held.fill_(7)
         del held
@@ -39,9 +41,14 @@ class OutOfMemory(support.GpuTest):
         self.assertTrue(support.all_are(again, 3))
 
     def test_more_than_any_device_has(self):
-        for count in (1 << 50, (1 << 63) - 1):
-            with self.assertRaises(RuntimeError):
-                self.bytes(count)
+        self.bytes(1)
+        before = vmm_torch.stats(0)["failures"]
+        with self.assertRaisesRegex(self.torch.OutOfMemoryError, "the memory of the device is"):
+            self.bytes(1 << 50)
+        self.assertEqual(vmm_torch.stats(0)["failures"], before + 1)
+        # PyTorch itself refuses this one.
+        with self.assertRaises(RuntimeError):
+            self.bytes((1 << 63) - 1)
         self.assertEqual(self.live(), 0)
         self.bytes(MIB).fill_(1)
 
@@ -69,6 +76,18 @@ class OutOfMemory(support.GpuTest):
         self.assertLessEqual(cuda.max_memory_reserved(), int(total * 0.1))
         cuda.set_per_process_memory_fraction(1.0)
         self.bytes(int(total * 0.11))
+
+    def test_no_memory_is_made_because_of_a_fraction_or_a_later_limit(self):
+        cuda = self.torch.cuda
+        self.addCleanup(cuda.set_per_process_memory_fraction, 1.0)
+        self.addCleanup(vmm_torch.set_limit, 0)
+        held = self.bytes(64 * MIB)
+        before = cuda.memory_reserved()
+        cuda.set_per_process_memory_fraction(0.95)
+        vmm_torch.set_limit("30GiB")
+        time.sleep(1)
+        self.assertLessEqual(cuda.memory_reserved(), before + 64 * MIB)
+        del held
 
     def test_a_fraction_of_nothing_leaves_nothing(self):
         cuda = self.torch.cuda

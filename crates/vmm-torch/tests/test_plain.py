@@ -4,6 +4,7 @@ import gc
 import unittest
 
 import support
+from foreign_streams import ForeignStreams
 from support import MIB
 
 import vmm_torch
@@ -13,7 +14,7 @@ def setUpModule():
     support.gpu_or_skip(door="plain")
 
 
-class PlainDoor(unittest.TestCase):
+class PlainDoor(ForeignStreams, unittest.TestCase):
     def setUp(self):
         import torch
 

@@ -4,19 +4,17 @@ import threading
 import unittest
 
 import support
+from foreign_streams import LONG, ForeignStreams
 from support import MIB
 
 import vmm_torch
-
-# Some tens of milliseconds on most cards.
-LONG = 50_000_000
 
 
 def setUpModule():
     support.gpu_or_skip()
 
 
-class Streams(support.GpuTest):
+class Streams(ForeignStreams, support.GpuTest):
     def test_record_stream_keeps_memory_until_the_other_stream_is_done(self):
         torch = self.torch
         side = torch.cuda.Stream()

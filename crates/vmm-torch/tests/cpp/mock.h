@@ -7,6 +7,7 @@
 #include "check.h"
 
 #include <chrono>
+#include <set>
 #include <thread>
 
 namespace {
@@ -47,6 +48,58 @@ bool empties() {
 int64_t current(const c10::CachingAllocator::StatArray &stat) { return stat[0].current; }
 
 bool everywhere(cudaStream_t) { return true; }
+
+// Events of no device, which are over when a test says so.
+struct Fake final : Events {
+    Order record(const Use &use, Event &event) override {
+        std::lock_guard<std::mutex> hold(mutex);
+        if (captures.count(use.stream) != 0) {
+            return Order::LATER;
+        }
+        if (gone.count(use.stream) != 0) {
+            return Order::NEVER;
+        }
+        recorded.emplace_back(use.device, use.stream);
+        event = reinterpret_cast<Event>(++made);
+        open.insert(event);
+        return Order::GIVEN;
+    }
+
+    Order wait(const Use &use, Event event) override {
+        std::lock_guard<std::mutex> hold(mutex);
+        CHECK(open.count(event) == 1);
+        if (captures.count(use.stream) != 0) {
+            return Order::LATER;
+        }
+        waiting.emplace_back(use.device, use.stream);
+        return Order::GIVEN;
+    }
+
+    bool is_over(Event event) override {
+        std::lock_guard<std::mutex> hold(mutex);
+        ++asked;
+        CHECK(open.count(event) == 1);
+        return reinterpret_cast<uintptr_t>(event) <= over;
+    }
+
+    void destroy(Event event) override {
+        std::lock_guard<std::mutex> hold(mutex);
+        CHECK(open.erase(event) == 1);
+    }
+
+    using Streams = std::vector<std::pair<int, Stream>>;
+    // On which streams events were recorded, and which wait for one.
+    Streams recorded;
+    Streams waiting;
+    // Events are numbered from 1. Those up to `over` are.
+    uintptr_t made = 0;
+    std::atomic<uintptr_t> over{0};
+    int asked = 0;
+    std::set<Event> open;
+    std::set<Stream> captures;
+    std::set<Stream> gone;
+    std::mutex mutex;
+};
 
 // Puts the allocator in. Returns what is wrong, or an empty text.
 std::string install_on_mock(int argc, char **argv) {

@@ -35,14 +35,17 @@ void statistics_follow_allocations() {
 }
 
 void out_of_memory_says_why_and_a_retry_works() {
-    size_t seen = 0;
+    // Observers stay for ever.
+    static size_t seen = 0;
     allocator().attachOutOfMemoryObserver(
-        [&seen](int64_t, size_t wanted, size_t, size_t) { seen = wanted; });
+        [](int64_t, size_t wanted, size_t, size_t) { seen = wanted; });
     memory().pools.set_limit(1 << 30);
     void *held = memory().allocate(0, 700 << 20, stream(1));
     std::string text = failure_of([] { memory().allocate(0, 600 << 20, stream(1)); });
     CHECK(contains(text, "out of memory: CUDA out of memory. Tried to allocate 600.00 MiB"));
-    CHECK(contains(text, "vmm_torch: "));
+    CHECK(contains(text, "vmm_torch: 700.00 MiB is in use of "));
+    CHECK(contains(text, "the limit (VMM_LIMIT, set_limit or the memory fraction) is 1.00 GiB"));
+    CHECK(contains(text, "; the largest request that fits now is 3"));
     CHECK(seen == 600u << 20);
     auto stats = allocator().getDeviceStats(0);
     CHECK(stats.num_ooms == 1);
@@ -55,7 +58,7 @@ void out_of_memory_says_why_and_a_retry_works() {
                       : nullptr;
     CHECK(again != nullptr && memory().release(again));
     text = failure_of([] { memory().allocate(0, size_t{1} << 59, stream(1)); });
-    CHECK(contains(text, "out of memory: "));
+    CHECK(contains(text, "out of memory: ") && contains(text, "can never fit: the limit is "));
     memory().pools.set_limit(0);
     allocator().emptyCache({0, 0});
 }
@@ -81,6 +84,18 @@ void a_fraction_is_a_limit() {
                    "out of memory: "));
     allocator().setMemoryFraction(1.0, 0);
     CHECK(memory().pool_stats(0).limit == 0);
+}
+
+// Programs set these for PyTorch's own allocator, where nothing is made because of them.
+void later_limits_are_only_not_passed() {
+    void *ptr = memory().allocate(0, 64 << 20, stream(1));
+    allocator().setMemoryFraction(0.9, 0);
+    memory().pools.set_limit(uint64_t{30} << 30);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    CHECK(memory().pool_stats(0).reserved_bytes < 128 << 20);
+    CHECK(memory().release(ptr));
+    allocator().setMemoryFraction(1.0, 0);
+    memory().pools.set_limit(0);
 }
 
 void a_limit_that_is_refused_changes_nothing() {
@@ -396,6 +411,86 @@ void threads_do_not_disturb_each_other() {
     CHECK(memory().ledger.size() == 0);
 }
 
+std::vector<Stream> forgotten;
+decltype(lib.forget_stream) forget_really = nullptr;
+vmm_status_t forget_and_note(vmm_pool_t *pool, vmm_stream_t which) {
+    forgotten.push_back(static_cast<Stream>(which));
+    return forget_really(pool, which);
+}
+
+// As those of other libraries, which may destroy them as soon as the memory is released.
+void external_streams_are_forgotten_at_the_last_release() {
+    using Streams = std::vector<Stream>;
+    forget_really = std::exchange(lib.forget_stream, forget_and_note);
+    void *first = memory().allocate(0, 3 << 20, stream(11), true);
+    void *second = memory().allocate(0, 3 << 20, stream(11), true);
+    void *own = memory().allocate(0, 3 << 20, stream(1));
+    memory().used_on(own, {stream(12), 0, true});
+    memory().used_on(own, {stream(2), 0, false});
+    CHECK(forgotten.empty());
+    void *used = memory().allocate(0, 3 << 20, stream(1));
+    memory().used_on(used, {stream(11), 0, true});
+    // The other one lives on.
+    CHECK(memory().release(first) && memory().release(used));
+    CHECK(forgotten.empty());
+    CHECK(memory().release(second));
+    CHECK(forgotten == Streams{stream(11)});
+    CHECK(memory().release(own));
+    CHECK((forgotten == Streams{stream(11), stream(12)}));
+    // One that cannot be forgotten, as during a capture, fails no release.
+    lib.forget_stream = [](vmm_pool_t *, vmm_stream_t) { return vmm_status_t{VMM_CAPTURING}; };
+    CHECK(memory().release(memory().allocate(0, 3 << 20, stream(11), true)));
+    lib.forget_stream = forget_really;
+    CHECK(memory().pool_stats(0).live_bytes == 0);
+    CHECK(empties());
+}
+
+void uses_on_other_devices_come_before_what_follows() {
+    using Streams = Fake::Streams;
+    Fake fake;
+    memory().events = &fake;
+    void *ptr = memory().allocate(0, 3 << 20, nullptr);
+    // The default stream of the other device is not that of the own one.
+    memory().used_on(ptr, {nullptr, 1});
+    memory().used_on(ptr, {stream(7), 1, true});
+    memory().used_on(ptr, {stream(7), 1, true});
+    memory().used_on(ptr, {nullptr, 0});
+    memory().used_on(ptr, {stream(2), 0});
+    CHECK(memory().release(ptr));
+    CHECK((fake.recorded == Streams{{1, nullptr}, {1, stream(7)}}));
+    CHECK((fake.waiting == Streams{{0, nullptr}, {0, nullptr}}));
+    CHECK(fake.open.empty());
+    // The next allocation there has no uses.
+    ptr = memory().allocate(0, 3 << 20, nullptr);
+    CHECK(memory().release(ptr) && fake.recorded.size() == 2);
+    // Either stream captures: the memory is nobody's until that has ended.
+    for (Stream capturing : {stream(1), stream(7)}) {
+        ptr = memory().allocate(0, 3 << 20, stream(1));
+        memory().used_on(ptr, {stream(7), 1});
+        fake.captures = {capturing};
+        CHECK(memory().release(ptr) && memory().ledger.size() == 0);
+        CHECK(memory().pool_stats(0).live_bytes == 3 << 20);
+        allocator().emptyCache({0, 0});
+        CHECK(memory().pool_stats(0).live_bytes == 3 << 20);
+        fake.captures = {};
+        allocator().emptyCache({0, 0});
+        CHECK(memory().pool_stats(0).live_bytes == 0);
+    }
+    // A stream that is gone: the host waits for its device.
+    int waited = 0;
+    memory().device(1).routes.wait = [&] { return ++waited > 1; };
+    ptr = memory().allocate(0, 3 << 20, stream(1));
+    memory().used_on(ptr, {stream(8), 1, true});
+    fake.gone = {stream(8)};
+    CHECK(memory().release(ptr));
+    // That could not be waited for at once, but at the end of the same call.
+    CHECK(waited == 2 && memory().pool_stats(0).live_bytes == 0);
+    memory().device(1).routes.wait = nullptr;
+    CHECK(fake.open.empty());
+    memory().events = nullptr;
+    CHECK(empties());
+}
+
 // At the moment of the fork every lock is held by a thread that the child does not have.
 void forks_end_in_any_state() {
     c10::MempoolId_t name{0, 20};
@@ -408,7 +503,7 @@ void forks_end_in_any_state() {
         }
     };
     auto child = [&] {
-        memory().used_on(ptr, stream(2));
+        memory().used_on(ptr, {stream(2)});
         delete_allocation(ptr);
         allocator().raw_delete(ptr);
         allocator().endAllocateToPool(0, name);
@@ -492,6 +587,7 @@ int main(int argc, char **argv) {
     statistics_follow_allocations();
     out_of_memory_says_why_and_a_retry_works();
     a_fraction_is_a_limit();
+    later_limits_are_only_not_passed();
     a_limit_that_is_refused_changes_nothing();
     caching_is_off_where_the_variable_says_so();
     snapshots_and_history_show_allocations();
@@ -500,6 +596,8 @@ int main(int argc, char **argv) {
     a_capture_that_failed_in_a_thread_that_ended_keeps_nothing();
     waits_and_captures_of_threads_are_kept_apart();
     threads_do_not_disturb_each_other();
+    external_streams_are_forgotten_at_the_last_release();
+    uses_on_other_devices_come_before_what_follows();
     what_is_not_there_says_so();
     skipped_actions_are_told_all_the_same();
     forks_end_in_any_state();

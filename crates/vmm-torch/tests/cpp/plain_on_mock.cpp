@@ -31,6 +31,11 @@ std::function<void()> meanwhile;
 
 std::atomic<int> &capture(Stream of) { return captures[reinterpret_cast<uintptr_t>(of)]; }
 
+// Events that are, and the streams on which one was recorded, and which wait for one.
+uintptr_t events_made = 0;
+std::vector<Stream> recorded;
+std::vector<Stream> waiting;
+
 // What the calling thread's current stream is.
 thread_local Stream current = nullptr;
 void *current_stream(int) { return current; }
@@ -63,6 +68,32 @@ int cudaStreamIsCapturing(Stream of, int *status) {
 // The mock's devices have these as their peers.
 int cudaDeviceCanAccessPeer(int *can, int device, int other) {
     *can = device > 0 && other > 0 && device != other;
+    return 0;
+}
+
+int cudaEventCreateWithFlags(Event *event, unsigned) {
+    *event = reinterpret_cast<Event>(++events_made);
+    return 0;
+}
+
+int cudaEventRecord(Event, Stream of) {
+    recorded.push_back(of);
+    return 0;
+}
+
+int cudaEventDestroy(Event) {
+    --events_made;
+    return 0;
+}
+
+int cudaStreamWaitEvent(Stream of, Event, unsigned) {
+    waiting.push_back(of);
+    return 0;
+}
+
+// The last two streams are those of another device.
+int cudaStreamGetDevice(Stream of, int *device) {
+    *device = reinterpret_cast<uintptr_t>(of) >= 6;
     return 0;
 }
 
@@ -247,6 +278,62 @@ void one_release_too_many_ends_nothing() {
     CHECK(private_pools() == 0);
 }
 
+std::vector<Stream> forgotten;
+decltype(lib.forget_stream) forget_really = nullptr;
+vmm_status_t forget_and_note(vmm_pool_t *pool, vmm_stream_t which) {
+    forgotten.push_back(static_cast<Stream>(which));
+    return forget_really(pool, which);
+}
+
+uint64_t live_bytes() {
+    vmm_stats_t stats = {};
+    stats.size = sizeof stats;
+    CHECK(lib.stats(vmm_torch_pool(0), &stats) == VMM_OK);
+    return stats.live_bytes;
+}
+
+// All but default ones may be somebody's who destroys them.
+void streams_are_forgotten_at_the_last_release() {
+    using Streams = std::vector<Stream>;
+    forget_really = std::exchange(lib.forget_stream, forget_and_note);
+    void *on_default = vmm_plain_allocate(LEN, 0, nullptr);
+    void *ptr = vmm_plain_allocate(LEN, 0, stream(3));
+    vmm_plain_used_on(ptr, stream(4));
+    vmm_plain_used_on(ptr, nullptr);
+    vmm_plain_release(on_default, LEN, 0, nullptr);
+    CHECK(forgotten.empty());
+    void *other = vmm_plain_allocate(LEN, 0, stream(3));
+    vmm_plain_release(other, LEN, 0, stream(3));
+    CHECK(forgotten.empty());
+    vmm_plain_release(ptr, LEN, 0, stream(3));
+    CHECK((forgotten == Streams{stream(3), stream(4)}));
+    CHECK(plain().noted == 0 && live_bytes() == 0 && recorded.empty());
+    lib.forget_stream = forget_really;
+}
+
+void uses_on_other_devices_come_before_what_follows() {
+    using Streams = std::vector<Stream>;
+    vmm_plain_release(vmm_plain_allocate(LEN, 1, stream(6)), LEN, 1, stream(6));
+    void *ptr = vmm_plain_allocate(LEN, 0, stream(3));
+    vmm_plain_used_on(ptr, stream(7));
+    // Nobody says of which device this one is.
+    vmm_plain_used_on(ptr, nullptr);
+    vmm_plain_used_on(static_cast<char *>(ptr) + 512, stream(6));
+    vmm_plain_release(ptr, LEN, 0, stream(3));
+    CHECK((recorded == Streams{stream(7), nullptr}));
+    CHECK((waiting == Streams{stream(3), stream(3)}));
+    CHECK(events_made == 0 && live_bytes() == 0);
+    ptr = vmm_plain_allocate(LEN, 0, stream(3));
+    vmm_plain_used_on(ptr, stream(7));
+    capture(stream(3)) = CAPTURING;
+    vmm_plain_release(ptr, LEN, 0, stream(3));
+    CHECK(live_bytes() == LEN);
+    capture(stream(3)) = NOT_CAPTURING;
+    vmm_plain_empty();
+    CHECK(live_bytes() == 0 && broken == 0);
+    CHECK(plain().noted == 0 && plain().late.empty());
+}
+
 // Ends a fork that is not told that it is one.
 template <typename Body> void fails(Body body) {
     try {
@@ -347,6 +434,8 @@ int main(int argc, char **argv) {
     a_capture_waits_for_a_wait_under_way();
     a_fraction_of_nothing_is_a_limit();
     one_release_too_many_ends_nothing();
+    streams_are_forgotten_at_the_last_release();
+    uses_on_other_devices_come_before_what_follows();
     forks_end_in_any_state();
     devices_of_one_process_reach_each_other();
     std::printf("%d failed\n", failures);

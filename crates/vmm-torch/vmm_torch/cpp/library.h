@@ -17,7 +17,9 @@ namespace vmm {
     FUNCTION(allocate)                                                                             \
     FUNCTION(device_info)                                                                          \
     FUNCTION(find)                                                                                 \
+    FUNCTION(forget_stream)                                                                        \
     FUNCTION(last_error)                                                                           \
+    FUNCTION(last_out_of_memory)                                                                   \
     FUNCTION(pool_create)                                                                          \
     FUNCTION(private_allocate)                                                                     \
     FUNCTION(private_allocate_at)                                                                  \
@@ -90,6 +92,28 @@ inline std::string in_units(uint64_t bytes) {
 inline std::string fault(vmm_status_t status) {
     const char *text = lib.last_error();
     return text != nullptr && *text != '\0' ? text : lib.status_name(status);
+}
+
+// Why the last failed call of this thread got no memory.
+inline std::string lack(vmm_status_t status) {
+    vmm_out_of_memory_t facts = {};
+    facts.size = sizeof facts;
+    if (status != VMM_OUT_OF_MEMORY || lib.last_out_of_memory(&facts) != VMM_OK) {
+        return fault(status);
+    }
+    std::string text = in_units(facts.live) + " is in use of " + in_units(facts.reserved) +
+                       " reserved";
+    if (facts.retired != 0) {
+        text += ", " + in_units(facts.retired) + " waits for queued work";
+    }
+    if (facts.limit != 0) {
+        text += ", and the limit (VMM_LIMIT, set_limit or the memory fraction) is " +
+                in_units(facts.limit);
+    }
+    if (facts.device_refused != 0) {
+        text += ", and the device has no more";
+    }
+    return text + "; the largest request that fits now is " + in_units(facts.largest_possible);
 }
 
 // What the exception says that is being handled.

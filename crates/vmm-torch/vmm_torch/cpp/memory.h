@@ -1,8 +1,10 @@
 // Allocations of all devices: from PyTorch's request to libvmm's answer and back.
 #pragma once
 
+#include "allocation.h"
 #include "history.h"
 #include "ledger.h"
+#include "orders.h"
 #include "settle.h"
 #include "statistics.h"
 
@@ -12,25 +14,11 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <deque>
+#include <thread>
 
 namespace vmm {
-
-// One live allocation.
-struct Allocation {
-    void *ptr = nullptr;
-    Stream stream = nullptr;
-    size_t requested = 0;
-    size_t len = 0;
-    PrivatePool *pool = nullptr;
-    Context context;
-    int device = 0;
-    // Noted for memory of other sources only; libvmm knows it of its own.
-    bool shared = false;
-};
-
-// libvmm's lengths are whole units of this many bytes.
-inline size_t rounded(size_t len) { return (len + 511) & ~size_t{511}; }
 
 // Goes on after a step that threw, and throws at the end.
 class Steps {
@@ -81,6 +69,8 @@ class Memory {
         Routes routes;
         // Bytes of libvmm's that live in private pools, also in those that are gone.
         size_t in_private = 0;
+        // Bytes that are being asked of allocators of users.
+        size_t coming = 0;
     };
 
     Pools pools;
@@ -91,6 +81,8 @@ class Memory {
     Ledger<Allocation> ledger;
     // By allocators of users.
     int32_t pieces_made = 0;
+    // NULL where streams are no real ones.
+    Events *events = nullptr;
 
     void init(int count) {
         std::lock_guard<std::mutex> hold(mutex);
@@ -98,6 +90,7 @@ class Memory {
             int index = static_cast<int>(devices_.size());
             Routes &routes = devices_.emplace_back().routes;
             if (pools.settings().device_kind == VMM_DEVICE_CUDA) {
+                events = &cuda_events_;
                 routes.is_capturing = &is_capturing;
                 routes.wait = [index] { return wait_for(index); };
             }
@@ -128,7 +121,7 @@ class Memory {
     }
     void note_fork() { forked_.store(device_count() != 0, std::memory_order_relaxed); }
 
-    void *allocate(int index, size_t requested, Stream stream) {
+    void *allocate(int index, size_t requested, Stream stream, bool external = false) {
         Device &own = device(index);
         Context context = history.gather(RecordContext::STATE);
         vmm_pool_t *pool = pools.of(index);
@@ -148,8 +141,10 @@ class Memory {
         // The allocation holds the private pool from now on.
         PrivatePool *private_pool = target.keep();
         size_t len = rounded(requested);
+        external_.began({stream, index, external});
         auto made = [&](Context by) {
-            return Allocation{ptr, stream, requested, len, private_pool, std::move(by), index};
+            return Allocation{ptr,           stream, requested, len, private_pool,
+                              std::move(by), index,  external};
         };
         try {
             if (C10_UNLIKELY(history.listening())) {
@@ -203,7 +198,12 @@ class Memory {
             }
             tell(gone.device, ptr, -static_cast<int64_t>(gone.len));
         });
-        give_back(gone);
+        if (C10_LIKELY(!gone.used)) {
+            give_back(gone);
+        } else {
+            give_back(gone, take_uses(ptr));
+            give_back_late();
+        }
         steps.end();
         return true;
     }
@@ -240,26 +240,35 @@ class Memory {
         }
     }
 
-    // Notes that work on a further stream uses an allocation.
-    void used_on(void *ptr, Stream stream) {
+    // Notes that work on a further stream uses an allocation. libvmm is told of streams of its own
+    // device; what it is not told, or has to forget later, is kept in a table.
+    void used_on(void *ptr, const Use &use) {
         if (forked()) {
             return;
         }
-        int device = 0;
         {
             std::lock_guard<std::mutex> hold(mutex);
             Allocation *entry = ledger.find(ptr);
             // Memory that another library lent to a tensor is not ours to watch over.
-            if (entry == nullptr || entry->stream == stream) {
+            if (entry == nullptr ||
+                (entry->stream == use.stream && entry->device == use.device)) {
                 return;
             }
-            if (entry->pool != nullptr && entry->pool->source != nullptr) {
-                entry->shared = true;
+            bool told = entry->device == use.device &&
+                        (entry->pool == nullptr || entry->pool->source == nullptr);
+            if (!told || use.external) {
+                Uses &uses = uses_[ptr];
+                if (!entry->used) {
+                    uses.clear();
+                }
+                entry->used = true;
+                note_use(uses, use);
+            }
+            if (!told) {
                 return;
             }
-            device = entry->device;
         }
-        vmm_status_t status = lib.used_on(pools.find(device), ptr, stream);
+        vmm_status_t status = lib.used_on(pools.find(use.device), ptr, use.stream);
         if (status != VMM_OK) {
             throw std::runtime_error(fault(status));
         }
@@ -272,6 +281,7 @@ class Memory {
 
     // Gives all idle memory of the devices back to them. Does nothing while a graph is captured.
     void empty() {
+        give_back_late();
         for (int index = 0; index < device_count(); ++index) {
             vmm_pool_t *pool = pools.find(index);
             if (pool == nullptr) {
@@ -314,6 +324,9 @@ class Memory {
     }
 
   private:
+    // A request that has waited some milliseconds for memory of the general pool fails.
+    static constexpr int MOST_ATTEMPTS = 4;
+
     using Names = std::vector<PoolName>;
 
     C10_ALWAYS_INLINE static vmm_status_t attempt(vmm_pool_t *pool, PrivatePool *target, size_t len,
@@ -329,12 +342,27 @@ class Memory {
         return lib.private_allocate(pool, target->id, len, 0, stream, 0, ptr);
     }
 
-    // The memory goes to where it came from.
-    void give_back(const Allocation &gone) {
+    // The memory goes to where it came from, later if an order to its stream has to wait for the end
+    // of a capture.
+    void give_back(const Allocation &gone, const Uses &uses = {}) {
+        if (C10_UNLIKELY(!uses.empty()) &&
+            !order_behind(events, gone.own(), uses, [this](int other) { return idle(other); })) {
+            std::lock_guard<std::mutex> hold(mutex);
+            late_.emplace_back(gone, uses);
+            return;
+        }
         if (gone.pool != nullptr && gone.pool->source != nullptr) {
-            gone.pool->source->release(gone.ptr, gone.shared);
+            Uses all = uses;
+            if (gone.external) {
+                // Later streams may have the same handle.
+                note_use(all, gone.own());
+            }
+            gone.pool->source->release(gone.ptr, all);
         } else {
             check_release(lib.release(pools.find(gone.device), gone.ptr, gone.stream));
+        }
+        if (C10_UNLIKELY(gone.external || !uses.empty())) {
+            external_.ended(pools.find(gone.device), gone.own(), uses);
         }
         if (gone.pool != nullptr) {
             std::lock_guard<std::mutex> hold(mutex);
@@ -342,49 +370,100 @@ class Memory {
         }
     }
 
+    Uses take_uses(void *ptr) {
+        std::lock_guard<std::mutex> hold(mutex);
+        auto entry = uses_.extract(ptr);
+        // An allocation of a checkpoint comes back without them.
+        return entry ? std::move(entry.mapped()) : Uses();
+    }
+
+    // Whether there was any.
+    bool give_back_late() {
+        std::vector<std::pair<Allocation, Uses>> late;
+        {
+            std::lock_guard<std::mutex> hold(mutex);
+            late.swap(late_);
+        }
+        for (const auto &[gone, uses] : late) {
+            give_back(gone, uses);
+        }
+        return !late.empty();
+    }
+
+    // Waits for a device that has a stream in use. False if a capture would be broken. One that
+    // cannot be waited for has failed, and works no more.
+    bool idle(int index) {
+        try {
+            return vmm::idle(mutex, device(index).routes);
+        } catch (...) {
+            return true;
+        }
+    }
+
     // Memory of an allocator of the user's, which says with NULL or an exception that it has none.
     C10_NOINLINE void *from_source(int index, vmm_pool_t *pool, PrivatePool &target,
                                    size_t requested, Stream stream, const Context &context) {
         std::exception_ptr said;
-        for (bool again : {false, true}) {
+        std::string lack;
+        for (int attempt = 0;; ++attempt) {
             try {
-                if (void *ptr = target.source->allocate(rounded(requested), stream)) {
+                said = nullptr;
+                if (void *ptr = target.source->allocate(rounded(requested), stream, lack)) {
                     return ptr;
                 }
             } catch (...) {
                 said = std::current_exception();
             }
-            if (!again) {
+            bool freed = false;
+            if (attempt == 0) {
                 count_retry(index);
-                bool freed = run_callbacks();
-                if (!settle(index, target.name) && !freed) {
-                    break;
-                }
+                freed = run_callbacks();
+                freed = give_back_late() || freed;
+                freed = settle(index, target.name) || freed;
+            }
+            if (!(make_room(index, pool, attempt) || freed) || attempt == MOST_ATTEMPTS) {
+                break;
             }
         }
         if (said != nullptr) {
             std::rethrow_exception(said);
         }
-        fail(index, pool, &target, requested, stream,
-             "the allocator of this memory pool has no more", context);
+        fail(index, pool, &target, requested, stream, lack, context);
+    }
+
+    // What the general pool keeps is in the way of the limit, or of other allocators. Whether some of
+    // it went, or may yet: up to a limit the pool's own thread makes frames ahead, and holds them then.
+    bool make_room(int index, vmm_pool_t *pool, int attempt) {
+        uint64_t released = 0;
+        if (lib.trim_and_wait(pool, 0, &released) != VMM_OK) {
+            return false;
+        }
+        vmm_stats_t stats = pool_stats(index);
+        bool more =
+            stats.limit != 0 && stats.reserved_bytes > stats.live_bytes + stats.retired_bytes;
+        if (released == 0 && more) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1 << attempt));
+        }
+        return released != 0 || more;
     }
 
     // After a first failure: what others can give up, else an error.
     C10_NOINLINE void *struggle(int index, vmm_pool_t *pool, Hold &target, size_t requested,
                                 Stream stream, vmm_status_t status, const Context &context) {
-        std::string facts = fault(status);
+        std::string facts = lack(status);
         void *ptr = nullptr;
         auto again = [&] {
             status = attempt(pool, target.pool, requested, stream, &ptr);
             if (status != VMM_OK) {
-                facts = fault(status);
+                facts = lack(status);
             }
             return status == VMM_OK;
         };
         PrivatePool *wanted = target.pool;
         if (status == VMM_OUT_OF_MEMORY) {
             count_retry(index);
-            if ((run_callbacks() && again()) || (settle(index) && again())) {
+            if ((run_callbacks() && again()) || (give_back_late() && again()) ||
+                (settle(index) && again())) {
                 return ptr;
             }
             // What belongs to a private pool lies in no other: a graph would use memory that others
@@ -452,8 +531,11 @@ class Memory {
             observers = observers_;
         }
         if (history.listening()) {
-            history.note(TraceEntry::OOM, index, reinterpret_cast<void *>(info.free), requested,
-                         stream, name_of(target), context);
+            // What the process could still have had.
+            uint64_t room = stats.limit > reserved ? stats.limit - reserved : 0;
+            uint64_t free = stats.limit != 0 ? std::min(room, info.free) : info.free;
+            history.note(TraceEntry::OOM, index, reinterpret_cast<void *>(free), requested, stream,
+                         name_of(target), context);
         }
         c10::reportOutOfMemoryToProfiler(
             static_cast<int64_t>(requested), live, reserved,
@@ -522,6 +604,12 @@ class Memory {
     std::atomic<int> count_{0};
     std::atomic<bool> forked_{false};
     std::vector<Observer> observers_;
+    CudaEvents cuda_events_;
+    ExternalStreams external_;
+    // Of allocations that are `used`.
+    std::unordered_map<void *, Uses> uses_;
+    // Released, but not given back yet.
+    std::vector<std::pair<Allocation, Uses>> late_;
 };
 
 } // namespace vmm

@@ -2,17 +2,17 @@
 // header of PyTorch: it is compiled when the package is made.
 
 #include "settle.h"
+#include "uses.h"
 
 #include <pthread.h>
 
 #include <cstring>
-#include <unordered_map>
 
 namespace vmm {
 namespace {
 
-// What is needed of the CUDA runtime that PyTorch has loaded.
-struct Runtime {
+// What is needed of the CUDA runtime that PyTorch has loaded. Its results are numbers here.
+struct Runtime final : Orders {
     int (*get_device)(int *) = nullptr;
     int (*set_device)(int) = nullptr;
     int (*synchronize)() = nullptr;
@@ -21,15 +21,28 @@ struct Runtime {
     int (*stream_status)(Stream, int *) = nullptr;
     int (*exchange_mode)(int *) = nullptr;
     int (*can_access)(int *, int, int) = nullptr;
+    int (*event_create)(Event *, unsigned) = nullptr;
+    int (*event_record)(Event, Stream) = nullptr;
+    int (*event_destroy)(Event) = nullptr;
+    int (*stream_wait)(Stream, Event, unsigned) = nullptr;
+    // NULL before CUDA 12.8: all streams are taken for such of the memory's device.
+    int (*stream_device)(Stream, int *) = nullptr;
 
     bool load(const char *path) {
         void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (handle != nullptr) {
+            find(handle, "cudaStreamGetDevice", stream_device);
+        }
         return handle != nullptr && find(handle, "cudaGetDevice", get_device) &&
                find(handle, "cudaSetDevice", set_device) &&
                find(handle, "cudaDeviceSynchronize", synchronize) &&
                find(handle, "cudaGetLastError", last_error) &&
                find(handle, "cudaStreamIsCapturing", stream_status) &&
                find(handle, "cudaThreadExchangeStreamCaptureMode", exchange_mode) &&
+               find(handle, "cudaEventCreateWithFlags", event_create) &&
+               find(handle, "cudaEventRecord", event_record) &&
+               find(handle, "cudaEventDestroy", event_destroy) &&
+               find(handle, "cudaStreamWaitEvent", stream_wait) &&
                find(handle, "cudaDeviceCanAccessPeer", can_access);
     }
 
@@ -45,24 +58,49 @@ struct Runtime {
 
     // Waits for all work of a device. False where that cannot be done, as during a capture.
     bool wait_for(int device) const {
-        int before = 0;
-        if (get_device(&before) != 0 || set_device(device) != 0) {
-            return false;
-        }
-        // cudaStreamCaptureModeRelaxed: captures on other devices are not disturbed, so they need
-        // not forbid it.
-        int mode = 2;
-        bool done = exchange_mode(&mode) == 0;
-        if (done) {
-            done = synchronize() == 0;
-            (void)exchange_mode(&mode);
-        }
-        if (!done) {
-            (void)last_error();
-        }
-        (void)set_device(before);
-        return done;
+        return on_device(device, [&] { return synchronize(); }) == 0;
     }
+
+    // The device that a stream belongs to; a default one has one on each device.
+    std::optional<int> device_of(Stream stream) const {
+        int device = 0;
+        if (is_default(stream) || stream_device == nullptr) {
+            return std::nullopt;
+        }
+        if (stream_device(stream, &device) != 0) {
+            (void)last_error();
+            return std::nullopt;
+        }
+        return device;
+    }
+
+    static bool is_default(Stream stream) {
+        // NULL, cudaStreamLegacy, cudaStreamPerThread.
+        return reinterpret_cast<uintptr_t>(stream) <= 2;
+    }
+
+    Order record(const Use &use, Event &event) override {
+        return order(use, [&] {
+            Event made = nullptr;
+            // cudaEventDisableTiming
+            if (int error = event_create(&made, 2); error != 0) {
+                return error;
+            }
+            int error = event_record(made, use.stream);
+            if (error != 0) {
+                (void)event_destroy(made);
+            } else {
+                event = made;
+            }
+            return error;
+        });
+    }
+
+    Order wait(const Use &stream, Event event) override {
+        return order(stream, [&] { return stream_wait(stream.stream, event, 0); });
+    }
+
+    void destroy(Event event) override { (void)event_destroy(event); }
 
     std::optional<bool> is_capturing(Stream stream) const {
         int status = 0;
@@ -77,11 +115,59 @@ struct Runtime {
     }
 
   private:
+    // Makes calls for a device, whatever other threads capture. What came of them.
+    template <typename Calls> int on_device(int device, Calls calls) const {
+        int before = 0;
+        int error = get_device(&before);
+        if (error == 0) {
+            error = set_device(device);
+        }
+        if (error != 0) {
+            (void)last_error();
+            return error;
+        }
+        // cudaStreamCaptureModeRelaxed: captures on other devices are not disturbed, so they need
+        // not forbid it.
+        int mode = 2;
+        error = exchange_mode(&mode);
+        if (error == 0) {
+            error = calls();
+            (void)exchange_mode(&mode);
+        }
+        if (error != 0) {
+            (void)last_error();
+        }
+        (void)set_device(before);
+        return error;
+    }
+
+    // Makes calls for a stream unless it captures: they would become part of the graph, or break it.
+    template <typename Calls> Order order(const Use &use, Calls calls) const {
+        // cudaErrorStreamCaptureImplicit
+        constexpr int IMPLICIT = 906;
+        bool captures = false;
+        int error = on_device(use.device, [&] {
+            int status = 0;
+            int asked = stream_status(use.stream, &status);
+            captures = asked == IMPLICIT || status != 0;
+            return captures || asked != 0 ? asked : calls();
+        });
+        return captures ? Order::LATER : error == 0 ? Order::GIVEN : Order::NEVER;
+    }
+
     template <typename Function>
     static bool find(void *handle, const char *name, Function *&function) {
         function = reinterpret_cast<Function *>(dlsym(handle, name));
         return function != nullptr;
     }
+};
+
+// Memory that was released, but could not be given back yet.
+struct Late {
+    void *ptr;
+    Use own;
+    Uses uses;
+    PrivatePool *target;
 };
 
 // Never destroyed: tensors may outlive everything else while the process ends.
@@ -99,7 +185,15 @@ struct Plain {
     std::mutex mutex;
     std::array<Routes, MOST_DEVICES> routes;
     std::unordered_map<void *, PrivatePool *> in_private;
-    std::atomic<size_t> private_count{0};
+    // Of live allocations: streams that have to be forgotten, or that libvmm is not told of.
+    std::unordered_map<void *, Uses> uses;
+    // How many entries both have.
+    std::atomic<size_t> noted{0};
+    std::vector<Late> late;
+    // Has a lock of its own.
+    ExternalStreams external;
+
+    void count() { noted.store(in_private.size() + uses.size(), std::memory_order_relaxed); }
 };
 
 Plain &plain() {
@@ -203,11 +297,48 @@ vmm_status_t attempt(int device, vmm_pool_t *pool, size_t len, Stream stream, vo
     hold.lock();
     if (status == VMM_OK) {
         plain().in_private.emplace(*ptr, target);
-        plain().private_count.store(plain().in_private.size(), std::memory_order_relaxed);
+        plain().count();
     } else {
         routes.ended(target);
     }
     return status;
+}
+
+// PyTorch does not say whose streams are: all but the default ones may be destroyed.
+Use use_of(Stream stream, int device) { return {stream, device, !Runtime::is_default(stream)}; }
+
+// As in the full door.
+void give_back(Late gone) {
+    auto idle_on = [](int device) { return idle(plain().mutex, routes_of(device)); };
+    if (!order_behind(&plain().runtime, gone.own, gone.uses, idle_on)) {
+        std::lock_guard<std::mutex> hold(plain().mutex);
+        plain().late.push_back(std::move(gone));
+        return;
+    }
+    vmm_pool_t *pool = plain().pools.find(gone.own.device);
+    vmm_status_t status = lib.release(pool, gone.ptr, gone.own.stream);
+    if (status != VMM_OK && status != VMM_DEVICE_LOST) {
+        std::fprintf(stderr, "vmm_torch: memory could not be released: %s\n",
+                     fault(status).c_str());
+    }
+    plain().external.ended(pool, gone.own, gone.uses);
+    if (gone.target != nullptr) {
+        std::lock_guard<std::mutex> hold(plain().mutex);
+        routes_of(gone.own.device).ended(gone.target);
+    }
+}
+
+// Whether there was any.
+bool give_back_late() {
+    std::vector<Late> late;
+    {
+        std::lock_guard<std::mutex> hold(plain().mutex);
+        late.swap(plain().late);
+    }
+    for (Late &gone : late) {
+        give_back(std::move(gone));
+    }
+    return !late.empty();
 }
 
 int refuse(const char *text, char *error, size_t room) {
@@ -273,15 +404,17 @@ void *vmm_plain_allocate(size_t len, int device, vmm::Stream stream) {
     vmm_pool_t *pool = vmm::pool_of(device);
     void *ptr = nullptr;
     vmm_status_t status = vmm::attempt(device, pool, len, stream, &ptr);
-    if (status == VMM_OUT_OF_MEMORY && vmm::settle_on(device)) {
+    bool more = status == VMM_OUT_OF_MEMORY && vmm::give_back_late();
+    if (status == VMM_OUT_OF_MEMORY && (vmm::settle_on(device) || more)) {
         status = vmm::attempt(device, pool, len, stream, &ptr);
     }
     if (status == VMM_OK) {
+        plain().external.began(vmm::use_of(stream, device));
         return ptr;
     }
     // PyTorch does not look for NULL. An exception arrives in Python as a RuntimeError; its own
     // type for this could be thrown by code that was compiled against it only.
-    std::string facts = vmm::fault(status);
+    std::string facts = vmm::lack(status);
     if (status == VMM_OUT_OF_MEMORY || status == VMM_TOO_LARGE) {
         throw std::runtime_error(vmm::format(
             "CUDA out of memory. Tried to allocate %s on GPU %d. vmm_torch: %s",
@@ -295,24 +428,27 @@ void vmm_plain_release(void *ptr, size_t, int device, vmm::Stream stream) {
     if (ptr == nullptr || vmm::forked()) {
         return;
     }
-    vmm::PrivatePool *target = nullptr;
-    if (plain().private_count.load(std::memory_order_relaxed) != 0) {
-        std::lock_guard<std::mutex> hold(plain().mutex);
-        auto at = plain().in_private.find(ptr);
-        if (at != plain().in_private.end()) {
-            target = at->second;
-            plain().in_private.erase(at);
-            plain().private_count.store(plain().in_private.size(), std::memory_order_relaxed);
+    try {
+        vmm::Late gone = {ptr, vmm::use_of(stream, device), {}, nullptr};
+        if (plain().noted.load(std::memory_order_relaxed) != 0) {
+            std::lock_guard<std::mutex> hold(plain().mutex);
+            if (auto at = plain().in_private.find(ptr); at != plain().in_private.end()) {
+                gone.target = at->second;
+                plain().in_private.erase(at);
+            }
+            if (auto at = plain().uses.find(ptr); at != plain().uses.end()) {
+                gone.uses = std::move(at->second);
+                plain().uses.erase(at);
+            }
+            plain().count();
         }
-    }
-    vmm_status_t status = vmm::lib.release(plain().pools.find(device), ptr, stream);
-    if (status != VMM_OK && status != VMM_DEVICE_LOST) {
-        std::fprintf(stderr, "vmm_torch: memory could not be released: %s\n",
-                     vmm::fault(status).c_str());
-    }
-    if (target != nullptr) {
-        std::lock_guard<std::mutex> hold(plain().mutex);
-        vmm::routes_of(device).ended(target);
+        bool used = !gone.uses.empty();
+        vmm::give_back(std::move(gone));
+        if (used) {
+            vmm::give_back_late();
+        }
+    } catch (...) {
+        std::fprintf(stderr, "vmm_torch: releasing %p: %s\n", ptr, vmm::thrown().c_str());
     }
 }
 
@@ -320,10 +456,36 @@ void vmm_plain_used_on(void *ptr, vmm::Stream stream) {
     if (vmm::forked()) {
         return;
     }
+    std::optional<int> of_stream = plain().runtime.device_of(stream);
+    vmm::Uses uses;
+    int own = -1;
     for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
+        vmm_lease_t lease = {};
+        lease.size = sizeof lease;
         vmm_pool_t *pool = plain().pools.find(device);
-        if (pool != nullptr && vmm::lib.used_on(pool, ptr, stream) == VMM_OK) {
-            return;
+        if (pool != nullptr && vmm::lib.find(pool, ptr, &lease) == VMM_OK && lease.base == ptr) {
+            own = device;
+        }
+        // Which device's default stream is meant nobody says.
+        if (pool != nullptr && !of_stream && vmm::Runtime::is_default(stream)) {
+            uses.push_back(vmm::use_of(stream, device));
+        }
+    }
+    // Memory that another library lent to a tensor is not ours to watch over.
+    if (own < 0) {
+        return;
+    }
+    if (uses.empty()) {
+        uses.push_back(vmm::use_of(stream, of_stream.value_or(own)));
+    }
+    for (const vmm::Use &use : uses) {
+        if (use.device == own) {
+            (void)vmm::lib.used_on(plain().pools.find(own), ptr, stream);
+        }
+        if (use.device != own || use.external) {
+            std::lock_guard<std::mutex> hold(plain().mutex);
+            vmm::note_use(plain().uses[ptr], use);
+            plain().count();
         }
     }
 }
@@ -346,6 +508,7 @@ void *vmm_plain_base(void *ptr, size_t *size) {
 
 void vmm_plain_empty() {
     vmm::refuse_fork();
+    vmm::give_back_late();
     for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
         if (vmm_pool_t *pool = plain().pools.find(device)) {
             vmm::settle_on(device);

@@ -4,9 +4,12 @@
 #include "pools.h"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 struct CUstream_st;
 
@@ -18,19 +21,37 @@ using PoolName = std::pair<unsigned long long, unsigned long long>;
 using Stream = CUstream_st *;
 using Filter = std::function<bool(Stream)>;
 
-// A piece of memory that an allocator of the user's gave.
+struct Use;
+using Uses = std::vector<Use>;
+
+// A piece of memory that an allocator of the user's gave, and what was cut from it.
 struct Piece {
+    // LEFT: released, but work on other streams than the piece's may still use it. LOST: of a piece
+    // that can only be given back.
+    enum State { LIVE, FREE, LEFT, LOST };
+    struct Block {
+        size_t len = 0;
+        State state = LIVE;
+        // When it was released last, see `Routes::now`.
+        uint64_t left = 0;
+        // How many streams it waits for.
+        size_t uses = 0;
+    };
+    using Blocks = std::map<void *, Block>;
+
     void *ptr = nullptr;
     size_t len = 0;
     Stream stream = nullptr;
     PoolName pool;
     // Pieces are numbered as they come.
     int32_t number = 0;
-    bool live = true;
-    // When it was released last, see `Routes::now`.
+    // It serves requests up to 1 MiB, or longer ones.
+    bool is_short = false;
+    // By their addresses, without gaps; so many of them are in use.
+    Blocks blocks;
+    size_t live = 0;
+    // When one was released last.
     uint64_t left = 0;
-    // Work on other streams than its own may still use it.
-    bool shared = false;
     // Whether those who listen were told of it; half where one of them threw.
     enum { UNKNOWN, HALF_KNOWN, KNOWN } told = HALF_KNOWN;
 };
@@ -39,12 +60,12 @@ struct Piece {
 // lock that guards the routes, all else without any: it calls allocators of users.
 struct Source {
     virtual ~Source() = default;
-    // NULL if there is no more.
-    virtual void *allocate(size_t len, Stream stream) = 0;
+    // NULL if there is no more, for which `lack` is the reason then.
+    virtual void *allocate(size_t len, Stream stream, std::string &lack) = 0;
     // As `allocate`, from what was given before and is free now.
     virtual void *reuse(size_t len, Stream stream) = 0;
-    // `shared`: work on other streams may still use it.
-    virtual void release(void *ptr, bool shared) = 0;
+    // `uses`: streams beside its own, those of other devices being before that one.
+    virtual void release(void *ptr, const Uses &uses) = 0;
     // Gives those pieces back to where they came from that nobody has held since a moment. Those
     // that it cannot give back it keeps. The device has been idle since that moment.
     virtual void give_back(uint64_t moment) = 0;

@@ -68,18 +68,21 @@ class SegmentBuilder {
         segment.stream = piece.stream;
         segment.total_size = piece.len;
         segment.is_large = piece.len > SMALL;
-        const Allocation *entry = memory_.ledger.find(piece.ptr);
-        BlockInfo block;
-        block.size = entry != nullptr ? entry->len : piece.len;
-        block.allocated = block.active = entry != nullptr;
-        if (entry != nullptr) {
-            block.requested_size = segment.requested_size = entry->requested;
-            block.context_when_allocated = entry->context;
-            segment.allocated_size = segment.active_size = block.size;
-        }
-        segment.blocks.push_back(std::move(block));
-        if (size_t rest = piece.len - segment.blocks.back().size; rest != 0) {
-            segment.blocks.emplace_back().size = rest;
+        for (const auto &[ptr, part] : piece.blocks) {
+            const Allocation *entry =
+                part.state == Piece::LIVE ? memory_.ledger.find(ptr) : nullptr;
+            BlockInfo block;
+            block.size = part.len;
+            block.allocated = entry != nullptr;
+            block.active = block.allocated || part.state == Piece::LEFT;
+            if (entry != nullptr) {
+                block.requested_size = entry->requested;
+                block.context_when_allocated = entry->context;
+            }
+            segment.requested_size += block.requested_size;
+            segment.allocated_size += block.allocated ? block.size : 0;
+            segment.active_size += block.active ? block.size : 0;
+            segment.blocks.push_back(std::move(block));
         }
     }
 

@@ -3,11 +3,15 @@
 
 #include "memory.h"
 
+#include <set>
+#include <tuple>
+
 namespace vmm {
 
-// Passes requests on, and keeps what comes back for requests of the same stream, unless others used
-// it too: the other allocator may unmap memory at once that queued work still uses, so it gets it
-// back only when the device is idle. For any thread at any time.
+// Asks for pieces, and cuts requests from them: such allocators give whole granules, and take long.
+// What comes back serves requests of the same stream, once the work of others that used it is over.
+// The other allocator may unmap memory at once that queued work still uses, so it gets a piece back
+// only when the device is idle. For any thread at any time.
 class ForeignSource final : public Source {
   public:
     using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
@@ -16,63 +20,113 @@ class ForeignSource final : public Source {
         : allocator_(std::move(allocator)), memory_(memory), own_(memory.device(device)),
           device_(device), name_(name) {}
 
-    void *allocate(size_t len, Stream stream) override {
+    void *allocate(size_t len, Stream stream, std::string &lack) override {
         if (void *ptr = reuse(len, stream)) {
             return ptr;
         }
-        uint64_t beside = memory_.pool_stats(device_).reserved_bytes;
-        void *ptr = allocator_->raw_alloc_with_stream(len, stream);
+        size_t longer = (len + GRANULE - 1) / GRANULE * GRANULE;
+        vmm_stats_t beside = memory_.pool_stats(device_);
+        Coming coming(memory_.mutex, own_, longer);
+        if (beside.limit != 0 && beside.reserved_bytes + coming.reserved > beside.limit) {
+            lack = format("the limit of %s has no room for %s more beside %s",
+                          in_units(beside.limit).c_str(), in_units(longer).c_str(),
+                          in_units(beside.reserved_bytes + coming.reserved - longer).c_str());
+            return nullptr;
+        }
+        void *ptr = allocator_->raw_alloc_with_stream(longer, stream);
         if (ptr == nullptr) {
+            lack = "the allocator of this memory pool has no more";
             return nullptr;
         }
         Piece piece;
         {
             std::lock_guard<std::mutex> hold(memory_.mutex);
-            piece = {ptr, len, stream, name_, ++memory_.pieces_made};
+            piece.ptr = ptr;
+            piece.len = longer;
+            piece.stream = stream;
+            piece.pool = name_;
+            piece.number = ++memory_.pieces_made;
+            piece.is_short = len <= SMALL;
+            piece.live = 1;
+            piece.blocks[ptr].len = longer;
             auto [at, is_new] = pieces_.emplace(ptr, piece);
             if (!is_new) {
                 // It did come back, though the call that gave it back threw.
-                own_.statistics.foreign_gone(at->second.len, beside);
+                own_.statistics.foreign_gone(at->second.len, beside.reserved_bytes);
                 at->second = piece;
             }
-            own_.statistics.foreign_made(len, beside);
+            own_.statistics.foreign_made(longer, beside.reserved_bytes);
         }
         try {
             note(TraceEntry::SEGMENT_ALLOC, piece);
         } catch (...) {
-            release(ptr, true);
+            std::lock_guard<std::mutex> hold(memory_.mutex);
+            lose(pieces_.at(ptr));
             throw;
         }
         std::lock_guard<std::mutex> hold(memory_.mutex);
-        pieces_.at(ptr).told = Piece::KNOWN;
+        Piece &kept = pieces_.at(ptr);
+        kept.told = Piece::KNOWN;
+        cut(kept, kept.blocks.begin(), len);
         return ptr;
     }
 
     void *reuse(size_t len, Stream stream) override {
         std::lock_guard<std::mutex> hold(memory_.mutex);
-        auto at = free_.lower_bound({stream, len});
-        if (at == free_.end() || at->first.first != stream ||
-            at->first.second - len > len / MOST_WASTE) {
+        free_what_is_over();
+        auto at = free_.lower_bound({stream, len <= SMALL, len, nullptr});
+        if (at == free_.end() || std::get<0>(*at) != stream || std::get<1>(*at) != (len <= SMALL)) {
             return nullptr;
         }
-        void *ptr = at->second;
+        void *ptr = std::get<3>(*at);
         free_.erase(at);
-        pieces_.at(ptr).live = true;
+        Piece &piece = piece_of(ptr);
+        auto block = piece.blocks.find(ptr);
+        block->second.state = Piece::LIVE;
+        ++piece.live;
+        cut(piece, block, len);
         return ptr;
     }
 
-    void release(void *ptr, bool shared) override {
+    void release(void *ptr, const Uses &uses) override {
+        std::vector<std::pair<Stream, Event>> ends;
+        bool known = true;
+        for (const Use &use : uses) {
+            // Others are before the stream of the piece already.
+            if (use.device == device_) {
+                Event event = nullptr;
+                known = known && memory_.events != nullptr &&
+                        memory_.events->record(use, event) == Order::GIVEN;
+                if (event != nullptr) {
+                    ends.emplace_back(use.stream, event);
+                }
+            }
+        }
         std::lock_guard<std::mutex> hold(memory_.mutex);
-        Piece &piece = pieces_.at(ptr);
-        piece.shared = shared;
-        set_free(piece);
+        Piece &piece = piece_of(ptr);
+        Piece::Block &block = piece.blocks.at(ptr);
+        --piece.live;
+        piece.left = block.left = own_.routes.next_moment();
+        if (known && ends.empty()) {
+            set_free(piece, ptr);
+            return;
+        }
+        block.state = Piece::LEFT;
+        // One more that never comes: only the idle device tells that such a use is over.
+        block.uses = ends.size() + (known ? 0 : 1);
+        for (const auto &[stream, event] : ends) {
+            ends_[stream].emplace_back(event, ptr);
+        }
     }
 
     void give_back(uint64_t moment) override {
         std::vector<void *> going;
         {
             std::lock_guard<std::mutex> hold(memory_.mutex);
-            each([&](const Piece &piece) { going.push_back(piece.ptr); });
+            for (auto &[ptr, piece] : pieces_) {
+                free_what_was_left(piece, moment);
+                going.push_back(ptr);
+            }
         }
         for (void *ptr : going) {
             if (std::optional<Piece> piece = take_out(ptr, moment)) {
@@ -90,16 +144,112 @@ class ForeignSource final : public Source {
     bool empty() const override { return pieces_.empty() && going_ == 0; }
 
   private:
-    // A piece may be longer than what it is to serve by one part in so many.
-    static constexpr size_t MOST_WASTE = 4;
+    // What allocators that map memory give at least.
+    static constexpr size_t GRANULE = 2 << 20;
 
-    // `memory_.mutex` is held.
-    void set_free(Piece &piece) {
-        piece.live = false;
-        piece.left = own_.routes.next_moment();
-        if (!piece.shared) {
-            free_.emplace(std::pair{piece.stream, piece.len}, piece.ptr);
+    // Counts what is being asked for, so that several requests do not pass the limit together.
+    class Coming {
+      public:
+        Coming(std::mutex &mutex, Memory::Device &own, size_t len)
+            : mutex_(mutex), own_(own), len_(len) {
+            std::lock_guard<std::mutex> hold(mutex_);
+            own_.coming += len_;
+            reserved = own_.statistics.foreign_bytes() + own_.coming;
         }
+        Coming(const Coming &) = delete;
+        Coming &operator=(const Coming &) = delete;
+        ~Coming() {
+            std::lock_guard<std::mutex> hold(mutex_);
+            own_.coming -= len_;
+        }
+
+        // By users' allocators, this included.
+        size_t reserved = 0;
+
+      private:
+        std::mutex &mutex_;
+        Memory::Device &own_;
+        size_t len_;
+    };
+
+    // `memory_.mutex` is held in all that follow up to `take_out`.
+
+    Piece &piece_of(void *ptr) { return std::prev(pieces_.upper_bound(ptr))->second; }
+
+    // Leaves a block that long, and the rest free.
+    void cut(Piece &piece, Piece::Blocks::iterator block, size_t len) {
+        size_t rest = block->second.len - len;
+        if (rest != 0) {
+            void *after = static_cast<char *>(block->first) + len;
+            block->second.len = len;
+            piece.blocks[after].len = rest;
+            set_free(piece, after);
+        }
+    }
+
+    // Joins it with free neighbours.
+    void set_free(Piece &piece, void *ptr) {
+        auto at = piece.blocks.find(ptr);
+        if (auto next = std::next(at);
+            next != piece.blocks.end() && next->second.state == Piece::FREE) {
+            free_.erase(key(piece, *next));
+            at->second.len += next->second.len;
+            piece.blocks.erase(next);
+        }
+        if (at != piece.blocks.begin() && std::prev(at)->second.state == Piece::FREE) {
+            auto before = std::prev(at);
+            free_.erase(key(piece, *before));
+            before->second.len += at->second.len;
+            piece.blocks.erase(at);
+            at = before;
+        }
+        at->second.state = Piece::FREE;
+        free_.insert(key(piece, *at));
+    }
+
+    void free_what_is_over() {
+        for (auto queue = ends_.begin(); queue != ends_.end();) {
+            auto &ends = queue->second;
+            while (!ends.empty() && memory_.events->is_over(ends.front().first)) {
+                auto [event, ptr] = ends.front();
+                ends.pop_front();
+                memory_.events->destroy(event);
+                Piece &piece = piece_of(ptr);
+                if (--piece.blocks.at(ptr).uses == 0) {
+                    set_free(piece, ptr);
+                }
+            }
+            queue = ends.empty() ? ends_.erase(queue) : std::next(queue);
+        }
+    }
+
+    // The device has been idle since that moment.
+    void free_what_was_left(Piece &piece, uint64_t moment) {
+        std::vector<void *> over;
+        for (const auto &[ptr, block] : piece.blocks) {
+            if (block.state == Piece::LEFT && block.left <= moment) {
+                over.push_back(ptr);
+            }
+        }
+        for (void *ptr : over) {
+            for (auto &[stream, ends] : ends_) {
+                auto is_of_it = [&](const auto &end) {
+                    if (end.second == ptr) {
+                        memory_.events->destroy(end.first);
+                    }
+                    return end.second == ptr;
+                };
+                ends.erase(std::remove_if(ends.begin(), ends.end(), is_of_it), ends.end());
+            }
+            set_free(piece, ptr);
+        }
+    }
+
+    // It serves nobody, until it goes.
+    void lose(Piece &piece) {
+        piece.live = 0;
+        piece.left = own_.routes.next_moment();
+        piece.blocks = {{piece.ptr, {piece.len, Piece::LOST}}};
     }
 
     // A piece that nobody has held since a moment. It is on its way then, since its address may
@@ -107,14 +257,12 @@ class ForeignSource final : public Source {
     std::optional<Piece> take_out(void *ptr, uint64_t moment) {
         std::lock_guard<std::mutex> hold(memory_.mutex);
         auto at = pieces_.find(ptr);
-        if (at == pieces_.end() || at->second.live || at->second.left > moment) {
+        if (at == pieces_.end() || at->second.live != 0 || at->second.left > moment) {
             return std::nullopt;
         }
-        Piece piece = at->second;
-        auto [same, end] = free_.equal_range({piece.stream, piece.len});
-        same = std::find_if(same, end, [&](const auto &entry) { return entry.second == ptr; });
-        if (same != end) {
-            free_.erase(same);
+        Piece piece = std::move(at->second);
+        for (const auto &block : piece.blocks) {
+            free_.erase(key(piece, block));
         }
         pieces_.erase(at);
         ++going_;
@@ -133,11 +281,10 @@ class ForeignSource final : public Source {
                          piece.ptr, thrown().c_str());
             // Nobody gets it, since nobody knows what it is by now. The next time it is tried once
             // more.
-            piece.shared = true;
             std::lock_guard<std::mutex> hold(memory_.mutex);
-            if (auto [at, kept] = pieces_.emplace(piece.ptr, piece); kept) {
+            lose(piece);
+            if (pieces_.emplace(piece.ptr, piece).second) {
                 --going_;
-                set_free(at->second);
                 return;
             }
             // By now its address has come anew.
@@ -169,6 +316,13 @@ class ForeignSource final : public Source {
         }
     }
 
+    // Streams, and short and long requests, share no piece: a short one would keep a long piece.
+    using Key = std::tuple<Stream, bool, size_t, void *>;
+
+    static Key key(const Piece &piece, const Piece::Blocks::value_type &block) {
+        return {piece.stream, piece.is_short, block.second.len, block.first};
+    }
+
     std::shared_ptr<Allocator> allocator_;
     Memory &memory_;
     Memory::Device &own_;
@@ -178,8 +332,10 @@ class ForeignSource final : public Source {
     std::map<void *, Piece> pieces_;
     // Pieces that are being given back.
     size_t going_ = 0;
-    // Those that may serve again, by stream and length.
-    std::multimap<std::pair<Stream, size_t>, void *> free_;
+    // Blocks that may serve, the shortest first.
+    std::set<Key> free_;
+    // What tells that the uses of released blocks are over, in the order of each stream.
+    std::map<Stream, std::deque<std::pair<Event, void *>>> ends_;
 };
 
 } // namespace vmm
