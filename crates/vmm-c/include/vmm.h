@@ -633,6 +633,17 @@ vmm_status_t vmm_maintain(vmm_pool_t *pool, bool *worked);
 /// `pool` is NULL or lives.
 vmm_status_t vmm_forget_stream(vmm_pool_t *pool, vmm_stream_t stream);
 
+/// Says whether the pool may ask the device about a stream, as it may about all others. Where it may not,
+/// the stream can be destroyed at any moment, without `vmm_forget_stream` and before its leases end. What
+/// it released since its last request serves it alone, and others once the pool has waited for the whole
+/// device, as it does where it would fail otherwise. For streams of other libraries.
+///
+/// Needs:
+/// `pool` is NULL or lives.
+vmm_status_t vmm_watch_stream(vmm_pool_t *pool,
+                              vmm_stream_t stream,
+                              bool watched);
+
 /// Checks all structures of the pool against each other, for tests of programs that use it. A fault
 /// makes it `VMM_PANICKED`. Holds up all other calls meanwhile.
 ///

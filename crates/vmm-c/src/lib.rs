@@ -84,7 +84,7 @@ pub use stats::{vmm_reset_peaks, vmm_stats, vmm_stats_t};
 pub use status::{vmm_status_name, vmm_status_t};
 pub use upkeep::{
     vmm_forget_stream, vmm_maintain, vmm_set_limit, vmm_set_target, vmm_trim, vmm_trim_and_wait,
-    vmm_validate,
+    vmm_validate, vmm_watch_stream,
 };
 pub use version::{VMM_VERSION_MAJOR, VMM_VERSION_MINOR, VMM_VERSION_PATCH, vmm_version};
 pub use walk::{vmm_piece_kind_t, vmm_piece_t, vmm_visit_t, vmm_walk};

@@ -133,6 +133,28 @@ pub unsafe extern "C" fn vmm_forget_stream(
     unsafe { guard::with_pool(pool, body) }
 }
 
+/// Says whether the pool may ask the device about a stream, as it may about all others. Where it may not,
+/// the stream can be destroyed at any moment, without `vmm_forget_stream` and before its leases end. What
+/// it released since its last request serves it alone, and others once the pool has waited for the whole
+/// device, as it does where it would fail otherwise. For streams of other libraries.
+///
+/// # Safety
+/// `pool` is NULL or lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmm_watch_stream(
+    pool: *mut vmm_pool_t,
+    stream: vmm_stream_t,
+    watched: bool,
+) -> vmm_status_t {
+    let body = |pool: &vmm_pool_t| {
+        let stream = pool.pool.device().stream(stream);
+        pool.pool.watch_stream(stream, watched);
+        Ok(())
+    };
+    // SAFETY: by this function's contract.
+    unsafe { guard::with_pool(pool, body) }
+}
+
 /// Checks all structures of the pool against each other, for tests of programs that use it. A fault
 /// makes it `VMM_PANICKED`. Holds up all other calls meanwhile.
 ///

@@ -229,6 +229,7 @@ impl State {
         cross_stream: CrossStream,
     ) -> DeviceResult<()> {
         self.timelines.ask_anew();
+        self.timelines.note_alive(device, taker)?;
         self.fence_released(device);
         for slot in self.timelines.slots() {
             // A fence is recorded only where an answer would help, and so that a later poll has one.

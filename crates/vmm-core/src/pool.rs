@@ -409,6 +409,19 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         Ok(())
     }
 
+    /// Says whether the pool may ask the device about a stream, as it may about all others. Where it may not,
+    /// the stream can be destroyed at any moment, without [`Self::forget_stream`] and before its leases end:
+    /// the device is asked about it only for requests of its own. What it released since the last of those
+    /// serves it alone, and others once the pool has waited for the whole device, as it does where it would
+    /// fail otherwise. For streams of other libraries.
+    ///
+    /// A later stream of the same handle is taken for the same one.
+    pub fn watch_stream(&self, stream: StreamId, watched: bool) {
+        let mut state = self.handle.shared.lock();
+        let slot = state.timelines.slot(stream);
+        state.timelines.watch(slot, watched);
+    }
+
     /// Calls `callback` before an allocation fails, without any lock: it may release leases, and
     /// may call the pool. The allocation is tried once more afterwards. An allocation that fails
     /// inside a callback calls none.

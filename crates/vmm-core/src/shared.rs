@@ -176,10 +176,19 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     /// Whether any stream that the pool knows is capturing. A stream that cannot be asked, because it was
     /// destroyed without being forgotten, say, must not keep all others from their memory.
     pub(crate) fn capturing(&self, state: &State) -> DeviceResult<bool> {
+        self.capturing_for(state, READY)
+    }
+
+    /// As [`Self::capturing`], for a request of a stream, which lives.
+    fn capturing_for(&self, state: &State, own: StreamSlot) -> DeviceResult<bool> {
         if !self.device.properties().capabilities.capture {
             return Ok(false);
         }
-        for slot in state.timelines.slots().filter(|slot| !state.timelines.is_forgotten(*slot)) {
+        let timelines = &state.timelines;
+        let may_ask = |slot: &StreamSlot| {
+            !timelines.is_forgotten(*slot) && (*slot == own || !timelines.is_unwatched(*slot))
+        };
+        for slot in timelines.slots().filter(may_ask) {
             match self.device.is_capturing(state.timelines.id(slot)) {
                 Ok(true) => return Ok(true),
                 Err(error) if error.kind == DeviceErrorKind::Deinitialized => return Err(error),
@@ -251,7 +260,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         loop {
             let next = {
                 let mut state = self.lock();
-                reach.capturing = self.capturing(&state)?;
+                reach.capturing = self.capturing_for(&state, want.slot)?;
                 let next = state.climb(&*self.device, want, reach)?;
                 state.validate_in_debug();
                 match next {

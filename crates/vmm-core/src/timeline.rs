@@ -5,8 +5,8 @@
 //! say "not yet" a little longer than needed, but it never says "over" too early, and programs
 //! with one stream record hardly any.
 
-use crate::device::{DeviceErrorKind, DeviceResult, VirtualMemoryDevice};
-use crate::units::{Fence, StreamId};
+use crate::device::{DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, VirtualMemoryDevice};
+use crate::units::{DeviceAddr, Fence, StreamId};
 use std::collections::{HashMap, VecDeque};
 
 /// A stream's place in the tables of the pool.
@@ -59,6 +59,8 @@ struct Timeline {
     forgotten: bool,
     /// Nothing names the slot; the next new stream gets it.
     vacant: bool,
+    /// The stream may be destroyed at any moment, so that only its own requests ask the device about it.
+    unwatched: bool,
 }
 
 impl Timeline {
@@ -71,6 +73,7 @@ impl Timeline {
             pending: VecDeque::new(),
             forgotten: false,
             vacant: false,
+            unwatched: false,
         }
     }
 
@@ -210,12 +213,53 @@ impl Timelines {
         if let Some(fence) = self.recorded(point) {
             return Ok(Some(fence));
         }
-        let timeline = &mut self.streams[point.stream as usize];
+        if self.streams[point.stream as usize].unwatched {
+            return Err(DeviceError {
+                op: DeviceOp::Record,
+                kind: DeviceErrorKind::Failed,
+                addr: DeviceAddr(0),
+                len: 0,
+                code: 0,
+                detail: "the stream may be destroyed",
+            });
+        }
+        self.record(device, point.stream).map(Some)
+    }
+
+    /// Closes the epoch of a stream that lives.
+    fn record<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        slot: StreamSlot,
+    ) -> DeviceResult<Fence> {
+        let timeline = &mut self.streams[slot as usize];
         assert!(!timeline.forgotten, "all points of a forgotten stream have a fence");
         let fence = device.record(timeline.id)?;
         timeline.pending.push_back((timeline.epoch, fence.value));
         timeline.epoch += 1;
-        Ok(Some(fence))
+        Ok(fence)
+    }
+
+    /// Whether the device may be asked about a stream only for requests of its own.
+    pub(crate) fn is_unwatched(&self, slot: StreamSlot) -> bool {
+        self.streams[slot as usize].unwatched
+    }
+
+    /// See [`crate::Pool::watch_stream`].
+    pub(crate) fn watch(&mut self, slot: StreamSlot, watched: bool) {
+        self.streams[slot as usize].unwatched = !watched;
+    }
+
+    /// Notes that a stream lives, since it asks for memory: nobody else would learn how far it is.
+    pub(crate) fn note_alive<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        slot: StreamSlot,
+    ) -> DeviceResult<()> {
+        if self.is_unwatched(slot) && self.recorded(self.now(slot)).is_none() {
+            unless_lost(self.record(device, slot))?;
+        }
+        Ok(())
     }
 
     /// A fence at or behind `point` that there is already.
@@ -315,7 +359,9 @@ impl Timelines {
         slot: StreamSlot,
     ) -> DeviceResult<()> {
         let now = self.now(slot);
-        self.fence(device, now)?;
+        if !self.is_reached(now) && self.recorded(now).is_none() {
+            self.record(device, slot)?;
+        }
         let timeline = &mut self.streams[slot as usize];
         timeline.epoch = now.epoch;
         timeline.forgotten = true;

@@ -351,3 +351,50 @@ fn a_heap_goes_round_a_destroyed_stream() {
     drop((all, heap));
     s.close();
 }
+
+/// On a real driver to ask about a destroyed stream is a crash.
+#[test]
+fn the_device_is_not_asked_about_a_stream_that_is_not_watched() {
+    for cross_stream in WAYS {
+        let scene = Scene::new(cross_stream);
+        scene.pool.watch_stream(scene.lost, false);
+        let outliving = scene.take(32 * MIB, scene.lost);
+        let freed = scene.take(16 * MIB, scene.lost);
+        scene.write(&freed, scene.lost, 1);
+        drop(freed);
+        scene.device.destroy_stream(scene.lost);
+        let refused = || scene.device.cost().of(DeviceOp::Record).calls;
+        let before = refused();
+        drop(outliving);
+        // Fewer than there are beside what it had, then all.
+        let first = scene.take(16 * MIB, scene.good);
+        while scene.pool.maintain() {}
+        assert_eq!(refused(), before, "{cross_stream:?}");
+        let all = scene.take(48 * MIB, scene.good);
+        scene.write(&all, scene.good, 2);
+        drop((first, all));
+        scene.pool.trim_and_wait(0).expect("a trim");
+        assert_eq!(scene.pool.stats().reserved_bytes, 0, "{cross_stream:?}");
+        scene.device.finish_all();
+        drop(scene.pool);
+        assert!(scene.device.races().is_empty(), "{cross_stream:?}");
+    }
+}
+
+/// Its own requests tell that it lives, and how far it is.
+#[test]
+fn a_stream_that_is_not_watched_tells_of_itself() {
+    let scene = Scene::new(CrossStream::WhenReached);
+    scene.pool.watch_stream(scene.lost, false);
+    drop(scene.take(40 * MIB, scene.lost));
+    let held = scene.take(48 * MIB, scene.lost);
+    scene.device.finish_all();
+    drop(held);
+    let held = scene.take(60 * MIB, scene.lost);
+    drop(held);
+    let waits = scene.pool.stats().host_waits;
+    // As it lives, it need not be waited for once it is watched again.
+    scene.pool.watch_stream(scene.lost, true);
+    drop(scene.take(60 * MIB, scene.good));
+    assert!(scene.pool.stats().host_waits <= waits + 1);
+}

@@ -411,6 +411,13 @@ void threads_do_not_disturb_each_other() {
     CHECK(memory().ledger.size() == 0);
 }
 
+std::vector<std::pair<Stream, bool>> watched;
+decltype(lib.watch_stream) watch_really = nullptr;
+vmm_status_t watch_and_note(vmm_pool_t *pool, vmm_stream_t which, bool watch) {
+    watched.emplace_back(static_cast<Stream>(which), watch);
+    return watch_really(pool, which, watch);
+}
+
 std::vector<Stream> forgotten;
 decltype(lib.forget_stream) forget_really = nullptr;
 vmm_status_t forget_and_note(vmm_pool_t *pool, vmm_stream_t which) {
@@ -418,10 +425,12 @@ vmm_status_t forget_and_note(vmm_pool_t *pool, vmm_stream_t which) {
     return forget_really(pool, which);
 }
 
-// As those of other libraries, which may destroy them as soon as the memory is released.
-void external_streams_are_forgotten_at_the_last_release() {
+// As those of other libraries, which may destroy them while the memory lives.
+void external_streams_are_not_watched() {
     using Streams = std::vector<Stream>;
+    using Watched = std::vector<std::pair<Stream, bool>>;
     forget_really = std::exchange(lib.forget_stream, forget_and_note);
+    watch_really = std::exchange(lib.watch_stream, watch_and_note);
     void *first = memory().allocate(0, 3 << 20, stream(11), true);
     void *second = memory().allocate(0, 3 << 20, stream(11), true);
     void *own = memory().allocate(0, 3 << 20, stream(1));
@@ -432,15 +441,21 @@ void external_streams_are_forgotten_at_the_last_release() {
     memory().used_on(used, {stream(11), 0, true});
     // The other one lives on.
     CHECK(memory().release(first) && memory().release(used));
-    CHECK(forgotten.empty());
     CHECK(memory().release(second));
-    CHECK(forgotten == Streams{stream(11)});
+    CHECK(forgotten.empty() && watched == Watched({{stream(11), false}}));
+    // A stream that only used memory is asked when that ends.
     CHECK(memory().release(own));
-    CHECK((forgotten == Streams{stream(11), stream(12)}));
+    CHECK(forgotten == Streams{stream(12)});
+    // One of PyTorch's gets the handle.
+    CHECK(memory().release(memory().allocate(0, 3 << 20, stream(11))));
+    CHECK(watched == Watched({{stream(11), false}, {stream(11), true}}));
     // One that cannot be forgotten, as during a capture, fails no release.
     lib.forget_stream = [](vmm_pool_t *, vmm_stream_t) { return vmm_status_t{VMM_CAPTURING}; };
-    CHECK(memory().release(memory().allocate(0, 3 << 20, stream(11), true)));
+    own = memory().allocate(0, 3 << 20, stream(1));
+    memory().used_on(own, {stream(12), 0, true});
+    CHECK(memory().release(own));
     lib.forget_stream = forget_really;
+    lib.watch_stream = watch_really;
     CHECK(memory().pool_stats(0).live_bytes == 0);
     CHECK(empties());
 }
@@ -596,7 +611,7 @@ int main(int argc, char **argv) {
     a_capture_that_failed_in_a_thread_that_ended_keeps_nothing();
     waits_and_captures_of_threads_are_kept_apart();
     threads_do_not_disturb_each_other();
-    external_streams_are_forgotten_at_the_last_release();
+    external_streams_are_not_watched();
     uses_on_other_devices_come_before_what_follows();
     what_is_not_there_says_so();
     skipped_actions_are_told_all_the_same();

@@ -34,7 +34,8 @@ namespace vmm {
     FUNCTION(trim)                                                                                 \
     FUNCTION(trim_and_wait)                                                                        \
     FUNCTION(used_on)                                                                              \
-    FUNCTION(walk)
+    FUNCTION(walk)                                                                                 \
+    FUNCTION(watch_stream)
 
 struct Library {
 #define VMM_TORCH_MEMBER(name) decltype(&::vmm_##name) name = nullptr;

@@ -141,7 +141,7 @@ class Memory {
         // The allocation holds the private pool from now on.
         PrivatePool *private_pool = target.keep();
         size_t len = rounded(requested);
-        external_.began({stream, index, external});
+        external_.began(pool, {stream, index, external});
         auto made = [&](Context by) {
             return Allocation{ptr,           stream, requested, len, private_pool,
                               std::move(by), index,  external};
@@ -352,12 +352,7 @@ class Memory {
             return;
         }
         if (gone.pool != nullptr && gone.pool->source != nullptr) {
-            Uses all = uses;
-            if (gone.external) {
-                // Later streams may have the same handle.
-                note_use(all, gone.own());
-            }
-            gone.pool->source->release(gone.ptr, all);
+            gone.pool->source->release(gone.ptr, uses);
         } else {
             check_release(lib.release(pools.find(gone.device), gone.ptr, gone.stream));
         }

@@ -409,7 +409,7 @@ void *vmm_plain_allocate(size_t len, int device, vmm::Stream stream) {
         status = vmm::attempt(device, pool, len, stream, &ptr);
     }
     if (status == VMM_OK) {
-        plain().external.began(vmm::use_of(stream, device));
+        plain().external.began(pool, vmm::use_of(stream, device));
         return ptr;
     }
     // PyTorch does not look for NULL. An exception arrives in Python as a RuntimeError; its own

@@ -5,6 +5,9 @@
 
 #include "routes.h"
 
+#include <atomic>
+#include <mutex>
+#include <set>
 #include <unordered_map>
 
 namespace vmm {
@@ -68,55 +71,54 @@ bool order_behind(Orders *orders, const Use &own, const Uses &uses, Idle idle) {
     return true;
 }
 
-// The external streams that allocations live on. When the last one has ended the pool is told to forget
-// such a stream: it records where the work ends, and does not touch the stream from then on. Not at each
-// release, or the stream's next request would find nothing of its own and look through all that was
-// forgotten: hundreds of microseconds where the device is hundreds of launches behind. For any thread.
+// The external streams that allocations were made on. Whoever made one may destroy it before the memory
+// ends, and the driver crashes when it is asked about a stream that is gone. So libvmm does not watch these:
+// it asks only for their own requests. A stream that only uses memory is asked once, when that ends, as
+// PyTorch's own allocator does, and then forgotten. For any thread.
 class ExternalStreams {
   public:
-    void began(const Use &own) {
-        if (own.external) {
-            std::lock_guard<std::mutex> hold(mutex_);
-            ++live_[own.stream];
+    // An allocation was made on a stream.
+    void began(vmm_pool_t *pool, const Use &own) {
+        if (!own.external && count_.load(std::memory_order_relaxed) == 0) {
+            return;
         }
+        std::lock_guard<std::mutex> hold(mutex_);
+        if (own.external) {
+            ++live_[own.stream];
+            if (unwatched_.insert({pool, own.stream}).second) {
+                (void)lib.watch_stream(pool, own.stream, false);
+            }
+        } else if (unwatched_.erase({pool, own.stream}) != 0) {
+            // One of PyTorch's has the handle now.
+            (void)lib.watch_stream(pool, own.stream, true);
+        }
+        count_.store(unwatched_.size(), std::memory_order_relaxed);
     }
 
     // To be called once libvmm has the memory back, with what used it. While a graph is captured the
-    // pool forgets nothing; the stream stays known, until the next time. One that cannot be recorded on
-    // is destroyed already.
+    // pool forgets nothing; the stream stays known, until the next time.
     void ended(vmm_pool_t *pool, const Use &own, const Uses &uses) {
-        if (own.external && is_last(own.stream)) {
-            (void)lib.forget_stream(pool, own.stream);
+        std::lock_guard<std::mutex> hold(mutex_);
+        if (own.external) {
+            if (auto at = live_.find(own.stream); at != live_.end() && --at->second == 0) {
+                live_.erase(at);
+            }
         }
         for (const Use &use : uses) {
-            if (use.external && use.device == own.device && !lives(use.stream)) {
-                (void)lib.forget_stream(pool, use.stream);
+            if (use.external && use.device == own.device && live_.count(use.stream) == 0 &&
+                lib.forget_stream(pool, use.stream) == VMM_OK) {
+                unwatched_.erase({pool, use.stream});
+                count_.store(unwatched_.size(), std::memory_order_relaxed);
             }
         }
     }
 
   private:
-    bool is_last(Stream stream) {
-        std::lock_guard<std::mutex> hold(mutex_);
-        auto at = live_.find(stream);
-        if (at == live_.end()) {
-            return true;
-        }
-        bool last = --at->second == 0;
-        if (last) {
-            live_.erase(at);
-        }
-        return last;
-    }
-
-    bool lives(Stream stream) {
-        std::lock_guard<std::mutex> hold(mutex_);
-        return live_.count(stream) != 0;
-    }
-
     std::mutex mutex_;
     // How many allocations each has.
     std::unordered_map<Stream, size_t> live_;
+    std::set<std::pair<vmm_pool_t *, Stream>> unwatched_;
+    std::atomic<size_t> count_{0};
 };
 
 } // namespace vmm
