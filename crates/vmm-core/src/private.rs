@@ -212,7 +212,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         let slot = state.timelines.slot(request.stream);
         let want = Want { slot, domain, ..want };
         let found = match state.take_at(&want, addr.0) {
-            None if !self.capturing(&state)? => {
+            None if !self.capturing_for(&state, slot)? => {
                 state.poll(&*self.device, slot, self.cross_stream())?;
                 if self.cross_stream() == CrossStream::WaitOnDevice {
                     state.end_retirements(&*self.device, &want, addr.0)?;

@@ -180,7 +180,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     }
 
     /// As [`Self::capturing`], for a request of a stream, which lives.
-    fn capturing_for(&self, state: &State, own: StreamSlot) -> DeviceResult<bool> {
+    pub(crate) fn capturing_for(&self, state: &State, own: StreamSlot) -> DeviceResult<bool> {
         if !self.device.properties().capabilities.capture {
             return Ok(false);
         }

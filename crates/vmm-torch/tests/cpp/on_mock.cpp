@@ -446,6 +446,15 @@ void external_streams_are_not_watched() {
     // A stream that only used memory is asked when that ends.
     CHECK(memory().release(own));
     CHECK(forgotten == Streams{stream(12)});
+    // Not before the last memory that it uses has ended.
+    void *users[] = {memory().allocate(0, 3 << 20, stream(1)), memory().allocate(0, 3 << 20, stream(1))};
+    for (void *ptr : users) {
+        memory().used_on(ptr, {stream(13), 0, true});
+        memory().used_on(ptr, {stream(13), 0, true});
+    }
+    CHECK(memory().release(users[0]) && forgotten == Streams{stream(12)});
+    CHECK(memory().release(users[1]) && forgotten == Streams({stream(12), stream(13)}));
+    forgotten.pop_back();
     // One of PyTorch's gets the handle.
     CHECK(memory().release(memory().allocate(0, 3 << 20, stream(11))));
     CHECK(watched == Watched({{stream(11), false}, {stream(11), true}}));
@@ -454,6 +463,7 @@ void external_streams_are_not_watched() {
     own = memory().allocate(0, 3 << 20, stream(1));
     memory().used_on(own, {stream(12), 0, true});
     CHECK(memory().release(own));
+    CHECK(watched.back() == std::pair(stream(12), false));
     lib.forget_stream = forget_really;
     lib.watch_stream = watch_really;
     CHECK(memory().pool_stats(0).live_bytes == 0);

@@ -10,6 +10,7 @@
 
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/util/DeadlockDetection.h>
 #include <cuda_runtime_api.h>
 
 #include <pthread.h>
@@ -141,7 +142,9 @@ class Memory {
         // The allocation holds the private pool from now on.
         PrivatePool *private_pool = target.keep();
         size_t len = rounded(requested);
-        external_.began(pool, {stream, index, external});
+        bool captures = external && target.pool != nullptr && own.routes.is_capturing &&
+                        own.routes.is_capturing(stream).value_or(true);
+        external_.began(pool, {stream, index, external}, captures);
         auto made = [&](Context by) {
             return Allocation{ptr,           stream, requested, len, private_pool,
                               std::move(by), index,  external};
@@ -262,7 +265,9 @@ class Memory {
                     uses.clear();
                 }
                 entry->used = true;
-                note_use(uses, use);
+                if (note_use(uses, use) && use.external && use.device == entry->device) {
+                    external_.used(use.stream);
+                }
             }
             if (!told) {
                 return;
@@ -389,7 +394,8 @@ class Memory {
     // cannot be waited for has failed, and works no more.
     bool idle(int index) {
         try {
-            return vmm::idle(mutex, device(index).routes);
+            // A host function may want Python's lock, which this thread has.
+            return !c10::impl::check_python_gil() && vmm::idle(mutex, device(index).routes);
         } catch (...) {
             return true;
         }

@@ -409,7 +409,10 @@ void *vmm_plain_allocate(size_t len, int device, vmm::Stream stream) {
         status = vmm::attempt(device, pool, len, stream, &ptr);
     }
     if (status == VMM_OK) {
-        plain().external.began(pool, vmm::use_of(stream, device));
+        vmm::Use own = vmm::use_of(stream, device);
+        bool captures = own.external && vmm::routes_of(device).any() &&
+                        plain().runtime.is_capturing(stream).value_or(true);
+        plain().external.began(pool, own, captures);
         return ptr;
     }
     // PyTorch does not look for NULL. An exception arrives in Python as a RuntimeError; its own
@@ -484,7 +487,10 @@ void vmm_plain_used_on(void *ptr, vmm::Stream stream) {
         }
         if (use.device != own || use.external) {
             std::lock_guard<std::mutex> hold(plain().mutex);
-            vmm::note_use(plain().uses[ptr], use);
+            bool is_new = vmm::note_use(plain().uses[ptr], use);
+            if (is_new && use.external && use.device == own) {
+                plain().external.used(use.stream);
+            }
             plain().count();
         }
     }

@@ -56,6 +56,7 @@ class ForeignSource final : public Source {
                 at->second = piece;
             }
             own_.statistics.foreign_made(longer, beside.reserved_bytes);
+            coming.end();
         }
         try {
             note(TraceEntry::SEGMENT_ALLOC, piece);
@@ -160,8 +161,10 @@ class ForeignSource final : public Source {
         Coming &operator=(const Coming &) = delete;
         ~Coming() {
             std::lock_guard<std::mutex> hold(mutex_);
-            own_.coming -= len_;
+            end();
         }
+        // It is there, or will not be; with the lock.
+        void end() { own_.coming -= std::exchange(len_, 0); }
 
         // By users' allocators, this included.
         size_t reserved = 0;

@@ -23,13 +23,15 @@ struct Use {
 
 using Uses = std::vector<Use>;
 
-inline void note_use(Uses &uses, const Use &use) {
+// Whether it was not known.
+inline bool note_use(Uses &uses, const Use &use) {
     bool known = std::any_of(uses.begin(), uses.end(), [&](const Use &other) {
         return other.stream == use.stream && other.device == use.device;
     });
     if (!known) {
         uses.push_back(use);
     }
+    return !known;
 }
 
 // An event of the CUDA runtime.
@@ -73,49 +75,74 @@ bool order_behind(Orders *orders, const Use &own, const Uses &uses, Idle idle) {
 
 // The external streams that allocations were made on. Whoever made one may destroy it before the memory
 // ends, and the driver crashes when it is asked about a stream that is gone. So libvmm does not watch these:
-// it asks only for their own requests. A stream that only uses memory is asked once, when that ends, as
-// PyTorch's own allocator does, and then forgotten. For any thread.
+// it asks only for their own requests. A stream that only uses memory is asked when the last of that ends, as
+// PyTorch's own allocator asks for each, and then forgotten. A stream that captures lives, and is watched, for a
+// wait for the device would break the graph. For any thread.
 class ExternalStreams {
   public:
-    // An allocation was made on a stream.
-    void began(vmm_pool_t *pool, const Use &own) {
+    // An allocation was made on a stream, which may capture.
+    void began(vmm_pool_t *pool, const Use &own, bool captures = false) {
         if (!own.external && count_.load(std::memory_order_relaxed) == 0) {
             return;
         }
         std::lock_guard<std::mutex> hold(mutex_);
         if (own.external) {
             ++live_[own.stream];
-            if (unwatched_.insert({pool, own.stream}).second) {
-                (void)lib.watch_stream(pool, own.stream, false);
-            }
-        } else if (unwatched_.erase({pool, own.stream}) != 0) {
-            // One of PyTorch's has the handle now.
-            (void)lib.watch_stream(pool, own.stream, true);
         }
-        count_.store(unwatched_.size(), std::memory_order_relaxed);
+        // If it is none of others', one of PyTorch's has the handle now.
+        watch(pool, own.stream, !own.external || captures);
+    }
+
+    // An external stream uses memory that lives. Once for each allocation.
+    void used(Stream stream) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        ++live_[stream];
     }
 
     // To be called once libvmm has the memory back, with what used it. While a graph is captured the
-    // pool forgets nothing; the stream stays known, until the next time.
+    // pool forgets nothing; it does not watch the stream then.
     void ended(vmm_pool_t *pool, const Use &own, const Uses &uses) {
         std::lock_guard<std::mutex> hold(mutex_);
         if (own.external) {
-            if (auto at = live_.find(own.stream); at != live_.end() && --at->second == 0) {
-                live_.erase(at);
-            }
+            drop(own.stream);
         }
         for (const Use &use : uses) {
-            if (use.external && use.device == own.device && live_.count(use.stream) == 0 &&
-                lib.forget_stream(pool, use.stream) == VMM_OK) {
+            if (!use.external || use.device != own.device || !drop(use.stream)) {
+                continue;
+            }
+            if (lib.forget_stream(pool, use.stream) == VMM_OK) {
                 unwatched_.erase({pool, use.stream});
                 count_.store(unwatched_.size(), std::memory_order_relaxed);
+            } else {
+                watch(pool, use.stream, false);
             }
         }
     }
 
   private:
+    void watch(vmm_pool_t *pool, Stream stream, bool watched) {
+        bool changes = watched ? unwatched_.erase({pool, stream}) != 0
+                               : unwatched_.insert({pool, stream}).second;
+        if (changes) {
+            (void)lib.watch_stream(pool, stream, watched);
+            count_.store(unwatched_.size(), std::memory_order_relaxed);
+        }
+    }
+
+    // Whether that was the last allocation of a stream, and the last that it uses.
+    bool drop(Stream stream) {
+        auto at = live_.find(stream);
+        if (at != live_.end() && --at->second != 0) {
+            return false;
+        }
+        if (at != live_.end()) {
+            live_.erase(at);
+        }
+        return true;
+    }
+
     std::mutex mutex_;
-    // How many allocations each has.
+    // How many allocations each has or uses.
     std::unordered_map<Stream, size_t> live_;
     std::set<std::pair<vmm_pool_t *, Stream>> unwatched_;
     std::atomic<size_t> count_{0};
