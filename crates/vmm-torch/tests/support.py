@@ -133,6 +133,14 @@ class GpuTest(unittest.TestCase):
                 f"{of_pools}; {vmm_torch.stats()}"
             )
 
+    def pool_of(self, tensor):
+        """The name of the private pool that a tensor's memory is of."""
+        for segment in self.torch.cuda.memory_snapshot():
+            at = segment["address"]
+            if at <= tensor.data_ptr() < at + segment["total_size"]:
+                return tuple(segment["segment_pool_id"])
+        return None
+
     def live(self):
         """Bytes in tensors beyond those of before the test."""
         return self.torch.cuda.memory_allocated() - self.before

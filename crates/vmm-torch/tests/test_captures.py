@@ -81,13 +81,6 @@ def setUpModule():
 
 
 class Captures(support.GpuTest):
-    def pool_of(self, tensor):
-        for segment in self.torch.cuda.memory_snapshot():
-            at = segment["address"]
-            if at <= tensor.data_ptr() < at + segment["total_size"]:
-                return tuple(segment["segment_pool_id"])
-        return None
-
     def test_a_failed_capture_can_be_tried_again(self):
         torch = self.torch
         x = torch.ones(MIB, device="cuda")

@@ -32,13 +32,6 @@ def setUpModule():
 
 
 class MemPools(support.GpuTest):
-    def pool_of(self, tensor):
-        for segment in self.torch.cuda.memory_snapshot():
-            at = segment["address"]
-            if at <= tensor.data_ptr() < at + segment["total_size"]:
-                return tuple(segment["segment_pool_id"])
-        return None
-
     def test_allocations_go_where_they_are_sent(self):
         torch = self.torch
         pool = torch.cuda.MemPool()

@@ -113,4 +113,14 @@ std::string install_on_mock(int argc, char **argv) {
     return error;
 }
 
+// As that, for so many devices; whether it worked.
+bool start_on_mock(int argc, char **argv, int devices) {
+    if (std::string wrong = install_on_mock(argc, argv); !wrong.empty()) {
+        std::printf("not installed: %s\n", wrong.c_str());
+        return false;
+    }
+    allocator().init(devices);
+    return true;
+}
+
 } // namespace

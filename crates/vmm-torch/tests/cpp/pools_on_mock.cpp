@@ -390,11 +390,9 @@ void users_memory_as_a_last_resort_passes_no_limit() {
 } // namespace
 
 int main(int argc, char **argv) {
-    if (std::string wrong = install_on_mock(argc, argv); !wrong.empty()) {
-        std::printf("not installed: %s\n", wrong.c_str());
+    if (!start_on_mock(argc, argv, 1)) {
         return 1;
     }
-    allocator().init(1);
     routes().wait = [] {
         ++waits;
         return true;

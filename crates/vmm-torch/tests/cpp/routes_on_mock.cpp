@@ -501,6 +501,28 @@ void what_is_free_in_a_graphs_pool_is_no_room() {
     memory().pools.set_limit(0);
 }
 
+// A wait for the device would break the graph.
+void a_stream_of_others_that_captures_is_watched() {
+    static int unwatched = 0;
+    static auto really = lib.watch_stream;
+    lib.watch_stream = [](vmm_pool_t *pool, vmm_stream_t which, bool watched) {
+        unwatched += !watched;
+        return really(pool, which, watched);
+    };
+    auto allocate = [] { return memory().allocate(0, MIB, stream(20), true); };
+    c10::MempoolId_t name = new_name();
+    open(name);
+    captures = {stream(20)};
+    void *ptr = allocate();
+    CHECK(unwatched == 0);
+    captures = {};
+    close(name);
+    CHECK(memory().release(allocate()) && unwatched == 1);
+    CHECK(memory().release(ptr));
+    lib.watch_stream = really;
+    CHECK(empties());
+}
+
 void memory_outside_the_cache_breaks_no_capture() {
     allocator().enable(false);
     void *ptr = allocator().raw_alloc_with_stream(MIB, stream(1));
@@ -536,11 +558,9 @@ void the_ledger_is_as_long_as_what_lives() {
 } // namespace
 
 int main(int argc, char **argv) {
-    if (std::string wrong = install_on_mock(argc, argv); !wrong.empty()) {
-        std::printf("not installed: %s\n", wrong.c_str());
+    if (!start_on_mock(argc, argv, 2)) {
         return 1;
     }
-    allocator().init(2);
     for (int device : {0, 1}) {
         routes(device).wait = [device] {
             ++waits[device];
@@ -564,6 +584,7 @@ int main(int argc, char **argv) {
     a_snapshot_of_one_pool_has_no_other();
     what_nccl_is_to_register_does_not_move();
     what_is_free_in_a_graphs_pool_is_no_room();
+    a_stream_of_others_that_captures_is_watched();
     memory_outside_the_cache_breaks_no_capture();
     the_ledger_is_as_long_as_what_lives();
     CHECK(empties());

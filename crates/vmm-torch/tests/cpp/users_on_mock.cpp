@@ -254,11 +254,9 @@ void threads_do_not_pass_the_limit() {
 } // namespace
 
 int main(int argc, char **argv) {
-    if (std::string wrong = install_on_mock(argc, argv); !wrong.empty()) {
-        std::printf("not installed: %s\n", wrong.c_str());
+    if (!start_on_mock(argc, argv, 2)) {
         return 1;
     }
-    allocator().init(2);
     memory().events = &fake;
     short_requests_share_pieces();
     long_requests_are_cut_from_what_is_free();

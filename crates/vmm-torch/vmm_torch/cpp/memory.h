@@ -142,7 +142,7 @@ class Memory {
         // The allocation holds the private pool from now on.
         PrivatePool *private_pool = target.keep();
         size_t len = rounded(requested);
-        bool captures = external && target.pool != nullptr && own.routes.is_capturing &&
+        bool captures = external && private_pool != nullptr && own.routes.is_capturing &&
                         own.routes.is_capturing(stream).value_or(true);
         external_.began(pool, {stream, index, external}, captures);
         auto made = [&](Context by) {

@@ -321,7 +321,9 @@ void give_back(Late gone) {
         std::fprintf(stderr, "vmm_torch: memory could not be released: %s\n",
                      fault(status).c_str());
     }
-    plain().external.ended(pool, gone.own, gone.uses);
+    if (gone.own.external || !gone.uses.empty()) {
+        plain().external.ended(pool, gone.own, gone.uses);
+    }
     if (gone.target != nullptr) {
         std::lock_guard<std::mutex> hold(plain().mutex);
         routes_of(gone.own.device).ended(gone.target);
