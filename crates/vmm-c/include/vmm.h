@@ -285,7 +285,8 @@ typedef struct {
     uint64_t peak_live_bytes;
     /// The highest `requested_bytes` so far.
     uint64_t peak_requested_bytes;
-    /// The most bytes that frames had so far, without any that were only being made.
+    /// The most bytes that frames had so far. Those that other threads were making or releasing when some were
+    /// made count; a request that the device refused does not.
     uint64_t peak_reserved_bytes;
     /// Leases made.
     uint64_t allocations;

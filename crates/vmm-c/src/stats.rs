@@ -30,7 +30,8 @@ pub struct vmm_stats_t {
     pub peak_live_bytes: u64,
     /// The highest `requested_bytes` so far.
     pub peak_requested_bytes: u64,
-    /// The most bytes that frames had so far, without any that were only being made.
+    /// The most bytes that frames had so far. Those that other threads were making or releasing when some were
+    /// made count; a request that the device refused does not.
     pub peak_reserved_bytes: u64,
     /// Leases made.
     pub allocations: u64,

@@ -88,7 +88,18 @@ pub(crate) struct Frames {
     pub(crate) bytes: u64,
 }
 
+/// Frames that a pool holds, and their bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) frames: usize,
+    pub(crate) bytes: u64,
+}
+
 impl Frames {
+    pub(crate) fn held(&self) -> Held {
+        Held { frames: self.frames.len(), bytes: self.bytes }
+    }
+
     pub(crate) fn add(&mut self, handle: FrameHandle, len: u64) -> FrameId {
         self.longest = self.longest.max(len);
         self.bytes += len;

@@ -9,7 +9,7 @@
 use crate::arena::{ArenaId, GENERAL, LARGE, domain_of};
 use crate::device::FrameKind;
 use crate::extent::{ExtentId, Kind, NONE};
-use crate::frame::{FrameId, MappingId};
+use crate::frame::{FrameId, Held, MappingId};
 use crate::idle::{FreeEnd, IdleFrame, Part, Reserve};
 use crate::state::{State, Want};
 use crate::step::{Growth, Piece, Source, range};
@@ -343,9 +343,14 @@ impl State {
             piece
         });
         let pieces = pieces.collect();
-        self.counters.reserve(
-            chosen.iter().map(|choice| if let Choice::New(len) = choice { *len } else { 0 }).sum(),
-        );
+        let new = chosen.iter().filter_map(|choice| match choice {
+            Choice::New(len) => Some(*len),
+            _ => None,
+        });
+        let planned = Held {
+            frames: self.frames.frames.len() + new.clone().count(),
+            bytes: self.counters.reserve(new.sum()),
+        };
         self.steps_under_way += 1;
         Growth {
             extent,
@@ -353,6 +358,7 @@ impl State {
             back,
             range: range(base, total),
             pieces,
+            planned,
             prefix: place.prefix,
             slot,
             stream: self.timelines.id(slot),

@@ -23,7 +23,7 @@
 use crate::arena::{ArenaId, DomainId, LARGE, SMALL, domain_of};
 use crate::device::{DeviceResult, FrameKind, VirtualMemoryDevice};
 use crate::extent::{Extent, ExtentId, Kind, NONE};
-use crate::frame::FrameId;
+use crate::frame::{FrameId, Held};
 use crate::ladder::{Next, Reach};
 use crate::options::CrossStream;
 use crate::region::{Region, RegionId};
@@ -42,6 +42,8 @@ const LEAST_FRAME: u64 = 2 << 20;
 pub(crate) struct NewRegion {
     arena: ArenaId,
     pub(crate) len: u64,
+    /// What the pool holds once it is made, if none go meanwhile.
+    planned: Held,
     pub(crate) kind: FrameKind,
     /// Whose memory it will be.
     slot: StreamSlot,
@@ -111,10 +113,11 @@ impl State {
             self.growth_len(arena, need).max(LEAST_FRAME).max(need).min(room)
         };
         let len = round_down(len, self.budget.granule);
-        self.counters.reserve(len);
+        let planned =
+            Held { frames: self.frames.frames.len() + 1, bytes: self.counters.reserve(len) };
         self.steps_under_way += 1;
         let (kind, slot) = (reach.means.kind, want.slot);
-        Some(Step(Work::MakeRegion(NewRegion { arena, len, kind, slot })))
+        Some(Step(Work::MakeRegion(NewRegion { arena, len, planned, kind, slot })))
     }
 
     /// The length of the shortest frame that is sure to hold a request: it begins at a granule.
@@ -251,7 +254,7 @@ impl State {
         let region = Region::new(base, len, len, extent);
         self.arenas[arena].add_region(&mut self.extents, region);
         let frame = self.frames.add(handle, len);
-        self.counters.made(self.frames.frames.len(), self.frames.bytes);
+        self.counters.made(new.planned);
         self.add_mapping(frame, extent, range(base, len), Some(Vec::new()));
         let whole = self.set_free(extent, Point { stream: new.slot, epoch: 0 });
         want.map(|want| self.carve(whole, want))

@@ -442,8 +442,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// stay as they are.
     pub fn reset_peaks(&self) {
         let mut state = self.handle.shared.lock();
-        let (frames, bytes) = (state.frames.frames.len(), state.frames.bytes);
-        state.counters.reset_peaks(frames, bytes);
+        let held = state.frames.held();
+        state.counters.reset_peaks(held);
     }
 
     /// Everything the pool has, at this moment.

@@ -1,6 +1,7 @@
 //! Counters and snapshots: what a pool has and did.
 
 use crate::device::{AddrRange, FrameKind};
+use crate::frame::Held;
 use crate::tenancy::PrivateId;
 use crate::units::{DeviceAddr, DeviceOrdinal, StreamId};
 use std::time::Duration;
@@ -30,9 +31,10 @@ pub struct Counters {
     /// on such as were released, kept from being used again. It is looked at when memory at hand does
     /// not serve a request, since only then the pool learns which work is over.
     pub peak_active_bytes: u64,
-    /// The most bytes that frames had so far, without any that were only being made.
+    /// The most bytes that frames had so far. Those that other threads were making or releasing when some were
+    /// made count; a request that the device refused does not.
     pub peak_reserved_bytes: u64,
-    /// The most frames that there were at once so far.
+    /// The most frames that there were at once so far, counted alike.
     pub peak_frames: u64,
     /// Leases made.
     pub allocations: u64,
@@ -97,24 +99,26 @@ impl Counters {
         self.releases += 1;
     }
 
-    /// Notes a frame that is to be made.
-    pub(crate) fn reserve(&mut self, len: u64) {
+    /// Notes frames that are to be made, of `len` bytes in all; returns `reserved_bytes` with them.
+    pub(crate) fn reserve(&mut self, len: u64) -> u64 {
         self.reserved_bytes += len;
+        self.reserved_bytes
     }
 
-    /// Notes that so many frames exist, of `bytes` in all.
-    pub(crate) fn made(&mut self, frames: usize, bytes: u64) {
-        self.peak_frames = self.peak_frames.max(frames as u64);
-        self.peak_reserved_bytes = self.peak_reserved_bytes.max(bytes);
+    /// Notes that frames were made. What was planned counts: others may have gone since, but perhaps
+    /// after these were there.
+    pub(crate) fn made(&mut self, planned: Held) {
+        self.peak_frames = self.peak_frames.max(planned.frames as u64);
+        self.peak_reserved_bytes = self.peak_reserved_bytes.max(planned.bytes);
     }
 
-    /// Begins the peaks anew, when so many frames exist, of `bytes` in all.
-    pub(crate) fn reset_peaks(&mut self, frames: usize, bytes: u64) {
+    /// Begins the peaks anew, when so much is held.
+    pub(crate) fn reset_peaks(&mut self, held: Held) {
         self.peak_live_bytes = self.live_bytes;
         self.peak_requested_bytes = self.requested_bytes;
         self.peak_active_bytes = self.live_bytes + self.retired_bytes;
-        self.peak_frames = frames as u64;
-        self.peak_reserved_bytes = bytes;
+        self.peak_frames = held.frames as u64;
+        self.peak_reserved_bytes = held.bytes;
     }
 
     pub(crate) fn unreserve(&mut self, len: u64) {

@@ -57,7 +57,7 @@ impl State {
             }
         }
         self.steps_under_way -= 1;
-        self.counters.made(self.frames.frames.len(), self.frames.bytes);
+        self.counters.made(growth.planned);
         let mut point = Point { stream: growth.slot, epoch };
         if let Some(prefix) = growth.prefix {
             let front = self.last_use(prefix);
@@ -122,7 +122,7 @@ impl State {
             }
             Some(made) => self.keep_mapped(growth, whole, made),
         }
-        self.counters.made(self.frames.frames.len(), self.frames.bytes);
+        self.counters.made(self.frames.held());
         self.steps_under_way -= 1;
     }
 

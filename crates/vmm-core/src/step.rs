@@ -11,7 +11,7 @@ use crate::device::{
     VirtualMemoryDevice,
 };
 use crate::extent::ExtentId;
-use crate::frame::{FrameId, MappingId};
+use crate::frame::{FrameId, Held, MappingId};
 use crate::plain::{IdleRegion, NewRegion};
 use crate::timeline::StreamSlot;
 use crate::units::{DeviceAddr, DeviceOrdinal, Fence, FrameHandle, StreamId};
@@ -56,6 +56,8 @@ pub(crate) struct Growth {
     /// All of it.
     pub(crate) range: AddrRange,
     pub(crate) pieces: Vec<Piece>,
+    /// What the pool holds once the new frames are made, if none go meanwhile.
+    pub(crate) planned: Held,
     /// A free extent that ends where the growth begins, `Pending` so that nobody takes it.
     pub(crate) prefix: Option<ExtentId>,
     /// Whose memory it will be.

@@ -298,6 +298,28 @@ fn a_trim_that_waits_ends_while_others_work() {
     pool.device().once_before(DeviceOp::Wait, || ());
 }
 
+/// While a request grows beyond the target, idle memory of others goes: both were there at once.
+#[test]
+fn the_peak_counts_what_goes_while_something_is_made() {
+    let mock = device(1 << 30);
+    let (first, second) = (mock.make_stream(), mock.make_stream());
+    let options =
+        PoolOptions { cross_stream: CrossStream::Never, target: Some(64 * MIB), ..by_hand() };
+    let pool = Pool::new(Arc::new(Faulty::<MockDevice>::new(mock)), options).unwrap();
+    drop(pool.allocate(48 * MIB, first, Owner::NONE).unwrap());
+    let most = Arc::new(AtomicU64::new(0));
+    let (again, seen) = (pool.clone(), Arc::clone(&most));
+    pool.device().once_before(DeviceOp::Map, move || {
+        seen.store(again.device().frame_bytes(), Ordering::Relaxed);
+        while again.maintain() {}
+    });
+    let lease = pool.allocate(48 * MIB, second, Owner::NONE).unwrap();
+    let stats = pool.stats().counters;
+    assert_eq!(most.load(Ordering::Relaxed), 96 * MIB);
+    assert_eq!((stats.reserved_bytes, stats.peak_reserved_bytes), (64 * MIB, 96 * MIB));
+    drop(lease);
+}
+
 /// What a program needed before it gave memory back is not made again ahead of need.
 #[test]
 fn memory_that_was_trimmed_comes_back_with_need_alone() {

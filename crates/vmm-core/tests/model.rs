@@ -9,9 +9,10 @@ mod support;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use vmm_core::*;
-use vmm_mock::{MockDevice, MockOptions};
+use vmm_mock::{Faulty, MockDevice, MockOptions};
 
 const MIB: u64 = 1 << 20;
 const MEMORY: u64 = 256 * MIB;
@@ -58,6 +59,8 @@ struct Setting {
     granule: u64,
     /// Nanoseconds from the recording of a fence until it is reached, at the soonest.
     lag: u64,
+    /// Before each such call another thread maintains the pool.
+    meanwhile: Option<DeviceOp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,22 +88,39 @@ fn setting() -> impl Strategy<Value = Setting> {
         ],
         prop_oneof![Just(2 * MIB), Just(64 << 10)],
         prop_oneof![Just(0), Just(1_000_000)],
+        prop_oneof![
+            2 => Just(None),
+            1 => Just(Some(DeviceOp::MakeFrame)),
+            1 => Just(Some(DeviceOp::Map)),
+            1 => Just(Some(DeviceOp::Unmap)),
+        ],
     )
-        .prop_map(|(limit, target, cross_stream, device, granule, lag)| Setting {
+        .prop_map(|(limit, target, cross_stream, device, granule, lag, meanwhile)| Setting {
             limit,
             target,
             cross_stream,
             device,
             granule,
             lag,
+            meanwhile,
         })
 }
 
 struct Held {
     peers: Vec<DeviceOrdinal>,
-    leases: Vec<Lease<MockDevice>>,
+    leases: Vec<Lease<Faulty<MockDevice>>>,
     byte: u8,
     range: AddrRange,
+}
+
+/// Maintains the pool before each call of `op`, as another thread might, and notes the most bytes of frames.
+fn maintain_before(op: DeviceOp, pool: &Pool<Faulty<MockDevice>>, most: &Arc<AtomicU64>) {
+    let (again, most) = (pool.clone(), most.clone());
+    pool.device().once_before(op, move || {
+        again.maintain();
+        most.fetch_max(again.device().frame_bytes(), Ordering::Relaxed);
+        maintain_before(op, &again, &most);
+    });
 }
 
 fn run(setting: Setting, ops: &[Op]) {
@@ -119,7 +139,7 @@ fn run(setting: Setting, ops: &[Op]) {
     device.set_lag(setting.lag);
     let clock = device.clone();
     let pool = Pool::new(
-        device.clone(),
+        Arc::new(Faulty::new(device.clone())),
         PoolOptions {
             limit: setting.limit,
             target: setting.target,
@@ -135,6 +155,10 @@ fn run(setting: Setting, ops: &[Op]) {
     let mut live: BTreeMap<u64, Held> = BTreeMap::new();
     let mut peers: Vec<DeviceOrdinal> = Vec::new();
     let mut byte = 0_u8;
+    let most = Arc::new(AtomicU64::new(0));
+    if let Some(op) = setting.meanwhile {
+        maintain_before(op, &pool, &most);
+    }
     for op in ops {
         match *op {
             Op::Allocate { len, alignment, stream } => {
@@ -218,7 +242,10 @@ fn run(setting: Setting, ops: &[Op]) {
             // Most of them name no peer: with all peers in, grants to leases would do nothing.
             Op::AddPeer { peer } => {
                 let known = (1..4).contains(&peer).then_some(DeviceOrdinal(peer));
+                let before = most.load(Ordering::Relaxed);
                 assert!(known.is_none_or(|peer| pool.add_peer(peer).is_ok() == has_peers));
+                // It is tried with a frame that is none of the pool's.
+                most.store(before, Ordering::Relaxed);
                 peers.extend(known.filter(|_| has_peers));
             }
         }
@@ -233,12 +260,19 @@ fn run(setting: Setting, ops: &[Op]) {
         }
         pool.validate();
         let stats = pool.stats();
+        let most = most.fetch_max(pool.device().frame_bytes(), Ordering::Relaxed);
+        // Frames of a growth that the device then refused do not count.
+        let counted = stats.peak_reserved_bytes >= most || stats.failed_steps > 0;
+        assert!(counted, "the peak was {most}");
         if let Some(limit) = setting.limit {
             assert!(stats.reserved_bytes <= limit, "the limit is never passed");
         }
         assert!(stats.live_bytes <= stats.reserved_bytes);
     }
     pool.validate();
+    if let Some(op) = setting.meanwhile {
+        pool.device().once_before(op, || ());
+    }
     drop(live);
     pool.trim_and_wait(0).expect("a trim");
     assert_eq!(pool.stats().reserved_bytes, 0, "everything goes");

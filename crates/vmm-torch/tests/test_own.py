@@ -16,9 +16,11 @@ class Own(support.GpuTest):
     def test_figures(self):
         torch = self.torch
         held = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+        # The pool makes memory up to its target meanwhile.
+        before = torch.cuda.memory_reserved()
         stats = vmm_torch.stats(0)
         self.assertGreaterEqual(stats["requested_bytes"], 100 * MIB)
-        self.assertEqual(stats["reserved_bytes"], torch.cuda.memory_reserved())
+        self.assertTrue(before <= stats["reserved_bytes"] <= torch.cuda.memory_reserved())
         self.assertEqual(stats["target"], 256 * MIB)
         self.assertTrue(0 <= stats["fragmentation"] < 1)
         self.assertGreater(stats["driver_calls"], 0)
