@@ -45,16 +45,21 @@ PROGRAMS = (
 # granules that the peak needs, for all allocators alike.
 GRANULE = 2 << 20
 
-# Programs of which threads race: each run needs another amount, so that several tell the peak.
+# Programs of which threads race: each run needs another amount. The target is a multiple of the
+# median of several native runs, the limit one of the most that any of them needed.
 RACING = {"serve_two_streams"}
 RACING_RUNS = 9
 
 
-def ways(peak):
-    """How a program is run, by name: `(allocator, options)`."""
-    least = -(-peak // GRANULE) * GRANULE
-    target = {"target": max(int(peak * 1.015), least)}
-    limit = {"limit": max(int(peak * 1.03), least)}
+def multiple(peak, factor):
+    return max(int(peak * factor), -(-peak // GRANULE) * GRANULE)
+
+
+def ways(peaks):
+    """How a program is run, by name: `(allocator, options)`. Its native runs needed `peaks`, in
+    bytes."""
+    target = {"target": multiple(median(peaks), 1.015)}
+    limit = {"limit": multiple(max(peaks), 1.03)}
     return {
         "native": ("native", {}),
         "expandable": ("expandable", {}),
@@ -72,14 +77,17 @@ def again(program):
 
 
 def native_peaks(session, programs):
-    """What each program needs, by name, as native runs tell; the largest, of those that race. None of
-    a program that fails."""
+    """What each program needs, by name, in bytes: a list, of one for each native run. An empty one of a
+    program that fails."""
     wanted = [(name, "native", {}, n) for name in programs for n in [0, *again(name)]]
     session.side_by_side(wanted)
-    peaks = {name: [] for name in programs}
-    for name, *run in wanted:
-        peaks[name].append(session.program(name, *run).get("peak_requested") or 0)
-    return {name: max(found) or None for name, found in peaks.items()}
+    runs = [(name, session.program(name, *run)) for name, *run in wanted]
+    return {name: needed(run for own, run in runs if own == name) for name in programs}
+
+
+def needed(runs):
+    """The peaks of those that did not fail."""
+    return [run["peak_requested"] for run in runs if run["ok"] and run["peak_requested"]]
 
 
 def together(session, options):
@@ -87,10 +95,10 @@ def together(session, options):
     program whose native run failed only that."""
     found = {}
     wanted = []
-    for name, peak in native_peaks(session, options.programs).items():
+    for name, peaks in native_peaks(session, options.programs).items():
         found[name] = {"native": session.program(name, "native", {})}
-        if peak:
-            found[name] = {way: run for way, run in ways(peak).items() if way in options.ways}
+        if peaks:
+            found[name] = {way: run for way, run in ways(peaks).items() if way in options.ways}
             found[name].update((f"native {n}", ("native", {}, n)) for n in again(name))
             wanted += [(name, *way) for way in found[name].values()]
     session.side_by_side(wanted)
@@ -164,11 +172,10 @@ def times(session, options):
 
     def one(program, device):
         """The runs of one program in turns, by name."""
-        peak = peaks[program]
-        if peak is None:
+        if not peaks[program]:
             return {}
         run = partial(session.program_once, program)
-        rounds = [ways(peak)[name] for name in names] * options.repeats
+        rounds = [ways(peaks[program])[name] for name in names] * options.repeats
         runs = session.in_turns(run, rounds, device)
         return {name: usual(runs[at :: len(names)]) for at, name in enumerate(names)}
 
@@ -330,7 +337,7 @@ def peaks_of(file):
     native = [run for run in runs if run.get("program") and run["allocator"] == "native"]
     peaks = {}
     for run in (run for run in native if run["ok"] and "limit" not in run):
-        peaks[run["program"]] = max(run["peak_requested"], peaks.get(run["program"], 0))
+        peaks.setdefault(run["program"], []).extend(needed([run]))
     return peaks
 
 
@@ -354,7 +361,7 @@ def main():
     parser.add_argument(
         "--ways",
         type=lambda text: text.split(";"),
-        default=list(ways(0)),
+        default=list(ways([0])),
         help="of the first four parts, with ; between them",
     )
     parser.add_argument("--peaks", type=peaks_of, default={}, help="an earlier OUT.json")
@@ -371,9 +378,9 @@ def main():
     unknown = sorted(set(options.programs) - set(PROGRAMS))
     if unknown:
         parser.error(f"there is no program {unknown[0]}; there are {', '.join(PROGRAMS)}")
-    wrong = sorted(set(options.ways) - set(ways(0)))
+    wrong = sorted(set(options.ways) - set(ways([0])))
     if wrong:
-        parser.error(f"there is no way {wrong[0]!r}; there are {'; '.join(ways(0))}")
+        parser.error(f"there is no way {wrong[0]!r}; there are {'; '.join(ways([0]))}")
     session = Session(
         options.scripts,
         options.out,

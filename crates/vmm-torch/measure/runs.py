@@ -16,6 +16,10 @@ import turns
 
 HERE = Path(__file__).resolve().parent
 
+# Processors of a process that takes turns: for its main thread, one that computes gradients, one
+# that reads ahead and the pool's.
+CPUS = 4
+
 
 class Session:
     """What was measured so far; runs that two parts want are made once."""
@@ -78,10 +82,13 @@ class Session:
         `(allocator, how)`, which make their steps in turns on one device."""
         conductor = turns.Conductor(len(ways))
         alone = self._alone[device]
+        cpus = self._cpus(device)
         # They wait for each other, and for those that take turns on the device before.
         sharing = len(ways) * self._devices.count(device)
 
         def one(way, ends):
+            # For this thread; the process that it starts inherits them.
+            os.sched_setaffinity(0, cpus)
             return run(*way, device, ends, sharing)
 
         with ThreadPoolExecutor(len(ways)) as pool:
@@ -89,6 +96,15 @@ class Session:
             with alone:
                 conductor.conduct()
             return list(found)
+
+    def _cpus(self, device):
+        """The few processors for those that take turns on a device: one after the other on the same
+        ones, for neighbours on the machine slow some down and others not."""
+        there = sorted(os.sched_getaffinity(0))
+        devices = list(dict.fromkeys(self._devices))
+        share = len(there) // len(devices)
+        first = devices.index(device) * share
+        return there[first : first + max(1, min(CPUS, share))]
 
     def small(self, what, allocator, how, device, turn, sharing):
         command = [sys.executable, str(HERE / "small.py"), "--allocator", allocator, *_turn(turn)]

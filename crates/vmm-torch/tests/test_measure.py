@@ -1,5 +1,6 @@
 """The measurements: what of them runs without a GPU."""
 
+import json
 import os
 import sys
 import tempfile
@@ -168,6 +169,27 @@ class Measure(unittest.TestCase):
         self.assertEqual((found[0]["status"], found[1]["status"]), (1, 0), found)
         self.assertEqual(found[1]["output"], "4\n")
 
+    def test_those_that_take_turns_have_the_same_processors(self):
+        from runs import CPUS, Session
+
+        def run(name, how, device, turn, sharing):
+            command = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
+            return session._run(command, device, turn, sharing)
+
+        there = os.sched_getaffinity(0)
+        seen = []
+        with tempfile.TemporaryDirectory() as folder:
+            session = Session(None, Path(folder, "out.json"), 10, ["0", "1", "0"], 1)
+            for device in "01":
+                first, second = session.in_turns(run, [("a", {}), ("b", {})], device)
+                self.assertEqual(first["output"], second["output"])
+                seen.append(set(json.loads(first["output"])))
+        self.assertEqual(os.sched_getaffinity(0), there)
+        self.assertTrue(seen[0] <= there and seen[1] <= there)
+        self.assertLessEqual(max(map(len, seen)), CPUS)
+        if len(there) > 1:
+            self.assertFalse(seen[0] & seen[1])
+
     def test_a_checksum_tells_bytes_and_their_order(self):
         torch = support.torch_or_skip()
         from digest import Checksum
@@ -279,9 +301,25 @@ class Measure(unittest.TestCase):
     def test_a_multiple_of_a_peak_is_whole_granules(self):
         import measure
 
-        self.assertEqual(measure.ways(5 << 20)["vmm, limit 1.03"][1]["limit"], 6 << 20)
-        large = measure.ways(1000 << 20)["vmm, target 1.015"][1]["target"]
+        self.assertEqual(measure.ways([5 << 20])["vmm, limit 1.03"][1]["limit"], 6 << 20)
+        large = measure.ways([1000 << 20])["vmm, target 1.015"][1]["target"]
         self.assertEqual(large, int((1000 << 20) * 1.015))
+
+    def test_of_a_program_that_races_the_target_is_of_the_median_and_the_limit_of_the_most(self):
+        import measure
+
+        native = {"program": "p", "allocator": "native", "ok": True}
+        runs = [{**native, "peak_requested": peak << 20} for peak in (1000, 1300, 1100)]
+        failed = [{**native, "ok": False, "peak_requested": 5}, {**native, "peak_requested": None}]
+        others = [{**runs[0], "limit": 7}, {**runs[0], "allocator": "vmm"}, {"what": "pairs"}]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "measured.json")
+            file.write_text(json.dumps(runs + failed + others))
+            peaks = measure.peaks_of(file)
+        self.assertEqual(peaks, {"p": [1000 << 20, 1300 << 20, 1100 << 20]})
+        ways = measure.ways(peaks["p"])
+        self.assertEqual(ways["vmm, target 1.015"][1]["target"], int((1100 << 20) * 1.015))
+        self.assertEqual(ways["native, limit 1.03"][1]["limit"], int((1300 << 20) * 1.03))
 
     def test_what_differs_is_told_from_what_is_not_deterministic(self):
         import measure
