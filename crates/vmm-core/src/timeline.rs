@@ -201,6 +201,18 @@ impl Timelines {
         point.epoch <= self.streams[point.stream as usize].reached
     }
 
+    /// The latest point of each stream that is not known to be reached. There may be many: those of each
+    /// stream for each stale mapping.
+    pub(crate) fn newest(&self, points: impl Iterator<Item = Point>) -> Vec<Point> {
+        let mut epochs = vec![0; self.streams.len()];
+        for point in points {
+            let epoch = &mut epochs[point.stream as usize];
+            *epoch = point.epoch.max(*epoch);
+        }
+        let newest = (0..).zip(epochs).map(|(stream, epoch)| Point { stream, epoch });
+        newest.filter(|point| !self.is_reached(*point)).collect()
+    }
+
     /// A fence at or behind `point`; records one if there is none yet. `None`: reached already.
     pub(crate) fn fence<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
