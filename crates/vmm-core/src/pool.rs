@@ -402,7 +402,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         }
         if let Some(slot) = state.timelines.known_slot(stream) {
             state.timelines.forget(&*self.handle.shared.device, slot)?;
-            state.vacate_slots();
+            state.vacate_slots(&*self.handle.shared.device)?;
         }
         drop(state);
         self.handle.shared.heaps.forget(stream);

@@ -324,6 +324,20 @@ impl Timelines {
         Ok(())
     }
 
+    /// Asks the device how far the streams have come that are forgotten. Nobody else might: a stream that
+    /// has no memory keeps none from others.
+    pub(crate) fn poll_forgotten<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+    ) -> DeviceResult<()> {
+        for slot in self.slots() {
+            if self.is_forgotten(slot) {
+                self.poll(device, slot)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Notes a fence that is reached.
     pub(crate) fn note_reached(&mut self, fence: Fence) {
         for timeline in self.streams.iter_mut().filter(|timeline| timeline.id == fence.stream) {
