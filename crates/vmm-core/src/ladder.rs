@@ -233,7 +233,7 @@ impl State {
         self.fence_released(device);
         for slot in self.timelines.slots() {
             // A fence is recorded only where an answer would help, and so that a later poll has one.
-            if slot != taker && self.arenas.has_free(slot) {
+            if slot != taker && self.arenas.has_free(slot) && self.timelines.is_named(slot) {
                 let now = self.timelines.now(slot);
                 self.timelines.ask(device, now)?;
             }

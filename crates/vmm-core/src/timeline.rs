@@ -7,6 +7,7 @@
 
 use crate::device::{DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, VirtualMemoryDevice};
 use crate::units::{DeviceAddr, Fence, StreamId};
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 
 /// A stream's place in the tables of the pool.
@@ -59,6 +60,8 @@ struct Timeline {
     forgotten: bool,
     /// Nothing names the slot; the next new stream gets it.
     vacant: bool,
+    /// Whether the present epoch was named: only then is a fence at its end worth anything.
+    named: Cell<bool>,
     /// The stream may be destroyed at any moment, so that only its own requests ask the device about it.
     unwatched: bool,
 }
@@ -73,6 +76,7 @@ impl Timeline {
             pending: VecDeque::new(),
             forgotten: false,
             vacant: false,
+            named: Cell::new(false),
             unwatched: false,
         }
     }
@@ -187,7 +191,14 @@ impl Timelines {
     /// The point behind all work queued on a stream so far.
     #[inline]
     pub(crate) fn now(&self, slot: StreamSlot) -> Point {
-        Point { stream: slot, epoch: self.streams[slot as usize].epoch }
+        let timeline = &self.streams[slot as usize];
+        timeline.named.set(true);
+        Point { stream: slot, epoch: timeline.epoch }
+    }
+
+    /// Whether something may end in the present epoch of a stream, behind all fences that there are.
+    pub(crate) fn is_named(&self, slot: StreamSlot) -> bool {
+        self.streams[slot as usize].named.get()
     }
 
     /// The points behind all work queued so far.
@@ -249,6 +260,7 @@ impl Timelines {
         let fence = device.record(timeline.id)?;
         timeline.pending.push_back((timeline.epoch, fence.value));
         timeline.epoch += 1;
+        timeline.named.set(false);
         Ok(fence)
     }
 
