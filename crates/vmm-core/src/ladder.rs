@@ -216,7 +216,12 @@ impl State {
         want: &Want,
         reach: Reach,
     ) -> DeviceResult<Next> {
-        let mut awaited = self.work_to_wait_for(device, want, reach.means)?;
+        // What is live stays so: where all the rest does not suffice, the end of no work helps.
+        let rest = self.counters.reserved_bytes.saturating_sub(self.counters.live_bytes);
+        if rest.saturating_add(self.room(u64::MAX)) < want.len {
+            return Ok(Next::Exhausted);
+        }
+        let mut awaited = self.work_to_wait_for(device, want, reach)?;
         awaited.unanswered &= !reach.never_idle;
         Ok(if awaited.is_empty() { Next::Exhausted } else { Next::Wait(awaited) })
     }
@@ -465,16 +470,18 @@ impl State {
         &mut self,
         device: &D,
         want: &Want,
-        means: Means,
+        reach: Reach,
     ) -> DeviceResult<Awaited> {
         // What a private pool has left goes to all.
         let serves = |domain| want.may_draw_on(domain) || !self.tenancies.is_private(domain);
         // Own memory needs a wait only where a frame must leave its old place before it moves.
-        let mut points = self.free_points(|slot| slot != want.slot || means.unmap_first, serves);
+        let mut points =
+            self.free_points(|slot| slot != want.slot || reach.means.unmap_first, serves);
         points.extend(self.retired_points(serves));
         points.extend(self.frames.leaving.iter().flat_map(|frame| self.uses_of(*frame)));
         let mut awaited = self.first_of(device, points)?;
-        if !self.frames.leaving.is_empty() {
+        // When these are over a further removal is what helps.
+        if !self.frames.leaving.is_empty() && !reach.removal_failed {
             awaited.fences.extend(self.unbinding.iter().map(|(fence, _)| *fence));
         }
         Ok(awaited)
