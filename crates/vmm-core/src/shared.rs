@@ -575,14 +575,7 @@ fn is_out_of_frames(error: DeviceError) -> bool {
 
 impl State {
     /// Frees the slots of forgotten streams that nothing names any more.
-    pub(crate) fn vacate_slots<D: VirtualMemoryDevice + ?Sized>(
-        &mut self,
-        device: &D,
-    ) -> DeviceResult<()> {
-        if !self.timelines.has_many_forgotten() {
-            return Ok(());
-        }
-        self.timelines.poll_forgotten(device)?;
+    pub(crate) fn vacate_slots(&mut self) {
         let mut named = HashSet::new();
         named.extend(self.extents.iter().map(|(_, extent)| extent.stream));
         named.extend(self.uses.all().map(|point| point.stream));
@@ -596,6 +589,5 @@ impl State {
         let vacant: Vec<StreamSlot> =
             self.timelines.finished().filter(|slot| !named.contains(slot)).collect();
         self.timelines.vacate(&vacant);
-        Ok(())
     }
 }
