@@ -65,6 +65,7 @@ struct Held {
     byte: u8,
     /// Behind the filling.
     filled: Fence,
+    peers: Vec<DeviceOrdinal>,
 }
 
 struct Program {
@@ -77,6 +78,7 @@ struct Program {
     /// Leases that others may end at any moment.
     spare: Arc<Mutex<Vec<Lease<Device>>>>,
     privates: Vec<PrivatePool<Device>>,
+    peers: Vec<DeviceOrdinal>,
     marks: Vec<Mark>,
     /// Steps that were begun, and perhaps run.
     steps: Vec<Result<StepOutcome, Step>>,
@@ -148,6 +150,7 @@ impl Program {
             held: Vec::new(),
             spare: Arc::default(),
             privates: Vec::new(),
+            peers: Vec::new(),
             marks: Vec::new(),
             steps: Vec::new(),
             bound: limit.unwrap_or(u64::MAX),
@@ -217,7 +220,7 @@ impl Program {
                 assert_eq!(addr.0 % alignment, 0);
                 let range = AddrRange { addr, len };
                 let (byte, filled) = self.fill(range, stream);
-                self.held.push(Held { hold, range, byte, filled });
+                self.held.push(Held { hold, range, byte, filled, peers: Vec::new() });
             }
             Err(AllocError::TooLarge { limited: true, .. }) => {}
             Err(error) => self.note(&error),
@@ -270,6 +273,35 @@ impl Program {
             self.check(at, stream, 600_000);
         }
         self.marks.push(marked);
+    }
+
+    fn grant(&mut self) {
+        if self.held.is_empty() || self.device.peers().is_empty() {
+            return;
+        }
+        self.finish_steps();
+        let at = self.random.index(self.held.len());
+        let peer = DeviceOrdinal(1 + u32::try_from(self.random.below(3)).expect("small"));
+        let granted = match &self.held[at].hold {
+            Hold::Lease(lease) => lease.grant(&[peer]),
+            Hold::Raw(addr) => self.pool.grant_raw(*addr, &[peer]),
+        };
+        match granted {
+            Ok(()) => self.held[at].peers.push(peer),
+            Err(error) => assert!(self.may_fail, "{error}"),
+        }
+    }
+
+    fn add_peer(&mut self) {
+        if self.random.below(8) > 0 || self.device.peers().is_empty() {
+            return;
+        }
+        self.finish_steps();
+        let peer = DeviceOrdinal(1 + u32::try_from(self.random.below(3)).expect("small"));
+        match self.pool.add_peer(peer) {
+            Ok(()) => self.peers.push(peer),
+            Err(error) => assert!(self.may_fail || self.pool.stats().limit.is_some(), "{error}"),
+        }
     }
 
     fn end_stream(&mut self) {
@@ -376,7 +408,7 @@ impl Program {
     }
 
     fn step(&mut self) {
-        match self.random.below(100) {
+        match self.random.below(103) {
             0..28 => self.allocate(),
             28..34 => self.spare(),
             34..56 => self.release(),
@@ -431,6 +463,8 @@ impl Program {
                 let target = self.random.pick(&TARGETS);
                 self.pool.set_target(target);
             }
+            100..102 => self.grant(),
+            102 => self.add_peer(),
             90..95 => self.meanwhile(),
             95..97 => self.fail(),
             97 => self.faulty.clear(),
@@ -473,6 +507,11 @@ impl Program {
         }
         assert!(self.faulty.frame_bytes() <= stats.reserved_bytes, "frames beyond the accounts");
         assert!(stats.live_bytes + stats.retired_bytes <= stats.reserved_bytes);
+        for held in &self.held {
+            for peer in held.peers.iter().chain(&self.peers) {
+                assert!(self.device.peer_has_access(*peer, held.range), "{peer:?} lacks access");
+            }
+        }
         self.complaints();
     }
 
