@@ -25,7 +25,6 @@ use crate::arena::{ArenaId, DomainId, GENERAL, LARGE, domain_of, is_short};
 use crate::bins::UNIT;
 use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::extent::ExtentId;
-use crate::frame::FrameId;
 use crate::growth::Means;
 use crate::idle::{IdleFrame, Reserve};
 use crate::options::CrossStream;
@@ -371,9 +370,7 @@ impl State {
         if means.unmap_first || self.frames.leaving.is_empty() {
             return Ok(None);
         }
-        for frame in self.frames.leaving.clone() {
-            self.order_after_frame(device, want.slot, frame)?;
-        }
+        self.order_after_leaving(device, want.slot)?;
         Ok(self.search_again(want, means))
     }
 
@@ -384,16 +381,7 @@ impl State {
         taker: StreamSlot,
         id: ExtentId,
     ) -> DeviceResult<bool> {
-        let points = self.uses.iter(self.extents[id].uses).collect();
-        self.order_after_all(device, taker, points)
-    }
-
-    fn order_after_all<D: VirtualMemoryDevice + ?Sized>(
-        &mut self,
-        device: &D,
-        taker: StreamSlot,
-        points: Vec<Point>,
-    ) -> DeviceResult<bool> {
+        let points: Vec<Point> = self.uses.iter(self.extents[id].uses).collect();
         for point in points {
             if !self.order_after(device, taker, point)? {
                 return Ok(false);
@@ -402,24 +390,34 @@ impl State {
         Ok(true)
     }
 
-    /// Orders later work of `taker` behind all uses of a frame's stale mappings, which then count as
-    /// uses of the taker's. Does nothing where a stream fails.
-    fn order_after_frame<D: VirtualMemoryDevice + ?Sized>(
+    /// Orders later work of `taker` behind all uses of frames on their way out, which then count as uses of
+    /// the taker's. Does nothing for frames that a stream that fails has used. Each stream is waited for once:
+    /// the frames of a private pool may all be in use by every stream.
+    fn order_after_leaving<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
         taker: StreamSlot,
-        frame: FrameId,
     ) -> DeviceResult<()> {
-        // Uses that the taker's stream is behind already stay what they are: a request that looks again
-        // after a wait for them would else never see them end.
-        let open = |point: &Point| point.stream != taker && !self.timelines.is_reached(*point);
-        let others: Vec<Point> = self.uses_of(frame).filter(open).collect();
-        if others.is_empty() || !self.order_after_all(device, taker, others)? {
-            return Ok(());
+        let uses = self.frames.leaving.iter().flat_map(|frame| self.uses_of(*frame));
+        let latest = self.timelines.newest(uses.filter(|point| point.stream != taker));
+        let mut failed = Vec::new();
+        for point in latest {
+            if !self.order_after(device, taker, point)? {
+                failed.push(point.stream);
+            }
         }
         let now = self.timelines.now(taker);
-        for mapping in &self.frames.frames[frame].mappings {
-            self.frames.mappings[*mapping].uses = vec![now];
+        for frame in self.frames.leaving.clone() {
+            // Uses that the taker's stream is behind already stay what they are: a request that looks again
+            // after a wait for them would else never see them end.
+            let open = |point: &Point| point.stream != taker && !self.timelines.is_reached(*point);
+            let others: Vec<Point> = self.uses_of(frame).filter(open).collect();
+            if others.is_empty() || others.iter().any(|point| failed.contains(&point.stream)) {
+                continue;
+            }
+            for mapping in &self.frames.frames[frame].mappings {
+                self.frames.mappings[*mapping].uses = vec![now];
+            }
         }
         Ok(())
     }

@@ -216,3 +216,23 @@ fn a_trial_of_a_peer_stays_within_the_limit() {
     drop(lease);
     scene.close();
 }
+
+#[test]
+fn a_stream_waits_once_for_each_other_that_may_use_what_a_private_pool_left() {
+    let scene = Scene::new(MockOptions::default(), 64 * MIB, CrossStream::WaitOnDevice);
+    let taker = scene.device.make_stream();
+    for _ in 0..20 {
+        let stream = scene.device.make_stream();
+        let _ = scene.pool.mark(stream);
+        scene.device.launch(stream, 1_000_000, &[]).expect("work");
+    }
+    let private = scene.pool.private_pool().expect("few private pools");
+    let take = || private.allocate(2 * MIB, taker, Owner::NONE).expect("memory");
+    drop([(); 30].map(|()| take()));
+    drop(private);
+    let lease = scene.take(50 * MIB, taker);
+    scene.write(AddrRange { addr: lease.addr(), len: lease.len() }, taker);
+    assert_eq!(scene.pool.stats().device_waits, 20);
+    drop(lease);
+    scene.close();
+}
