@@ -25,7 +25,6 @@ use crate::arena::{ArenaId, DomainId, GENERAL, LARGE, domain_of, is_short};
 use crate::bins::UNIT;
 use crate::device::{DeviceResult, VirtualMemoryDevice};
 use crate::extent::ExtentId;
-use crate::frame::FrameId;
 use crate::growth::Means;
 use crate::idle::{IdleFrame, Reserve};
 use crate::options::CrossStream;
@@ -216,7 +215,12 @@ impl State {
         want: &Want,
         reach: Reach,
     ) -> DeviceResult<Next> {
-        let mut awaited = self.work_to_wait_for(device, want, reach.means)?;
+        // What is live stays so: where all the rest does not suffice, the end of no work helps.
+        let rest = self.counters.reserved_bytes.saturating_sub(self.counters.live_bytes);
+        if rest.saturating_add(self.room(u64::MAX)) < want.len {
+            return Ok(Next::Exhausted);
+        }
+        let mut awaited = self.work_to_wait_for(device, want, reach)?;
         awaited.unanswered &= !reach.never_idle;
         Ok(if awaited.is_empty() { Next::Exhausted } else { Next::Wait(awaited) })
     }
@@ -233,7 +237,7 @@ impl State {
         self.fence_released(device);
         for slot in self.timelines.slots() {
             // A fence is recorded only where an answer would help, and so that a later poll has one.
-            if slot != taker && self.arenas.has_free(slot) {
+            if slot != taker && self.arenas.has_free(slot) && self.timelines.is_named(slot) {
                 let now = self.timelines.now(slot);
                 self.timelines.ask(device, now)?;
             }
@@ -366,9 +370,7 @@ impl State {
         if means.unmap_first || self.frames.leaving.is_empty() {
             return Ok(None);
         }
-        for frame in self.frames.leaving.clone() {
-            self.order_after_frame(device, want.slot, frame)?;
-        }
+        self.order_after_leaving(device, want.slot)?;
         Ok(self.search_again(want, means))
     }
 
@@ -379,16 +381,7 @@ impl State {
         taker: StreamSlot,
         id: ExtentId,
     ) -> DeviceResult<bool> {
-        let points = self.uses.iter(self.extents[id].uses).collect();
-        self.order_after_all(device, taker, points)
-    }
-
-    fn order_after_all<D: VirtualMemoryDevice + ?Sized>(
-        &mut self,
-        device: &D,
-        taker: StreamSlot,
-        points: Vec<Point>,
-    ) -> DeviceResult<bool> {
+        let points: Vec<Point> = self.uses.iter(self.extents[id].uses).collect();
         for point in points {
             if !self.order_after(device, taker, point)? {
                 return Ok(false);
@@ -397,24 +390,34 @@ impl State {
         Ok(true)
     }
 
-    /// Orders later work of `taker` behind all uses of a frame's stale mappings, which then count as
-    /// uses of the taker's. Does nothing where a stream fails.
-    fn order_after_frame<D: VirtualMemoryDevice + ?Sized>(
+    /// Orders later work of `taker` behind all uses of frames on their way out, which then count as uses of
+    /// the taker's. Does nothing for frames that a stream that fails has used. Each stream is waited for once:
+    /// the frames of a private pool may all be in use by every stream.
+    fn order_after_leaving<D: VirtualMemoryDevice + ?Sized>(
         &mut self,
         device: &D,
         taker: StreamSlot,
-        frame: FrameId,
     ) -> DeviceResult<()> {
-        // Uses that the taker's stream is behind already stay what they are: a request that looks again
-        // after a wait for them would else never see them end.
-        let open = |point: &Point| point.stream != taker && !self.timelines.is_reached(*point);
-        let others: Vec<Point> = self.uses_of(frame).filter(open).collect();
-        if others.is_empty() || !self.order_after_all(device, taker, others)? {
-            return Ok(());
+        let uses = self.frames.leaving.iter().flat_map(|frame| self.uses_of(*frame));
+        let latest = self.timelines.newest(uses.filter(|point| point.stream != taker));
+        let mut failed = Vec::new();
+        for point in latest {
+            if !self.order_after(device, taker, point)? {
+                failed.push(point.stream);
+            }
         }
         let now = self.timelines.now(taker);
-        for mapping in &self.frames.frames[frame].mappings {
-            self.frames.mappings[*mapping].uses = vec![now];
+        for frame in self.frames.leaving.clone() {
+            // Uses that the taker's stream is behind already stay what they are: a request that looks again
+            // after a wait for them would else never see them end.
+            let open = |point: &Point| point.stream != taker && !self.timelines.is_reached(*point);
+            let others: Vec<Point> = self.uses_of(frame).filter(open).collect();
+            if others.is_empty() || others.iter().any(|point| failed.contains(&point.stream)) {
+                continue;
+            }
+            for mapping in &self.frames.frames[frame].mappings {
+                self.frames.mappings[*mapping].uses = vec![now];
+            }
         }
         Ok(())
     }
@@ -465,16 +468,18 @@ impl State {
         &mut self,
         device: &D,
         want: &Want,
-        means: Means,
+        reach: Reach,
     ) -> DeviceResult<Awaited> {
         // What a private pool has left goes to all.
         let serves = |domain| want.may_draw_on(domain) || !self.tenancies.is_private(domain);
         // Own memory needs a wait only where a frame must leave its old place before it moves.
-        let mut points = self.free_points(|slot| slot != want.slot || means.unmap_first, serves);
+        let mut points =
+            self.free_points(|slot| slot != want.slot || reach.means.unmap_first, serves);
         points.extend(self.retired_points(serves));
         points.extend(self.frames.leaving.iter().flat_map(|frame| self.uses_of(*frame)));
         let mut awaited = self.first_of(device, points)?;
-        if !self.frames.leaving.is_empty() {
+        // When these are over a further removal is what helps.
+        if !self.frames.leaving.is_empty() && !reach.removal_failed {
             awaited.fences.extend(self.unbinding.iter().map(|(fence, _)| *fence));
         }
         Ok(awaited)

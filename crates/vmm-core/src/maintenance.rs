@@ -12,7 +12,7 @@ use crate::idle::{IdleFrame, Reserve};
 use crate::options::CrossStream;
 use crate::state::State;
 use crate::step::{Step, StepOutcome, Work, range};
-use crate::timeline::{Point, READY, Standing, raise};
+use crate::timeline::{Point, READY, Standing};
 use crate::units::Fence;
 use crate::wait::Awaited;
 use std::time::Duration;
@@ -168,7 +168,8 @@ impl State {
 
     /// Learns which stale mappings are over; records the fences that this needs.
     fn poll_stale<D: VirtualMemoryDevice + ?Sized>(&mut self, device: &D) -> DeviceResult<()> {
-        self.poll_points(device, self.stale_uses().collect())
+        let newest = self.timelines.newest(self.stale_uses());
+        self.poll_newest(device, newest)
     }
 
     /// Learns which points are reached; records the fences that this needs.
@@ -177,9 +178,17 @@ impl State {
         device: &D,
         points: Vec<Point>,
     ) -> DeviceResult<()> {
+        let newest = self.timelines.newest(points.into_iter());
+        self.poll_newest(device, newest)
+    }
+
+    /// As [`Self::poll_points`], for one point of each stream.
+    fn poll_newest<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+        newest: Vec<Point>,
+    ) -> DeviceResult<()> {
         self.timelines.ask_anew();
-        let mut newest = Vec::new();
-        points.into_iter().for_each(|point| raise(&mut newest, point));
         for point in newest {
             if let Standing::Before(_) = self.timelines.ask(device, point)? {
                 self.timelines.poll(device, point.stream)?;

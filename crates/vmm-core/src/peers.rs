@@ -11,13 +11,16 @@
 //! A stale mapping is not caught up with: it may be removed any moment. Recall takes back only those
 //! that lack no peer.
 
-use crate::device::{AddrRange, DeviceResult, FrameKind, Mapping, VirtualMemoryDevice};
+use crate::device::{
+    AddrRange, DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, FrameKind, Mapping,
+    VirtualMemoryDevice,
+};
 use crate::error::PoolError;
 use crate::frame::{MappingEntry, MappingId, MappingState};
 use crate::shared::Shared;
 use crate::state::{LeaseId, State};
 use crate::step::{StepOutcome, Work, give_access, range};
-use crate::units::DeviceOrdinal;
+use crate::units::{DeviceAddr, DeviceOrdinal};
 use parking_lot::MutexGuard;
 
 /// Grants between two looks at the pool: an allocation may have to wait for them.
@@ -144,6 +147,21 @@ impl State {
         }
     }
 
+    /// Takes `len` bytes into the accounts for a frame that serves nobody; `false` if the limit forbids it.
+    fn begin_trial(&mut self, len: u64) -> bool {
+        let may = self.room(u64::MAX) >= len;
+        if may {
+            self.counters.reserve(len);
+            self.steps_under_way += 1;
+        }
+        may
+    }
+
+    fn end_trial(&mut self, len: u64) {
+        self.counters.unreserve(len);
+        self.steps_under_way -= 1;
+    }
+
     /// Mappings that memory in use lies under, or may lie under soon.
     fn current_mappings(&self) -> Vec<MappingId> {
         let all = self.frames.mappings.iter();
@@ -199,6 +217,31 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         device.free_region(base, granule).and(tried)
     }
 
+    /// As [`Self::try_peers`], with the frame in the accounts. Where the limit leaves no room for it, because
+    /// all frames are being made or on their way out, one of these is waited for.
+    fn try_peers_within_limit(&self, peers: &[DeviceOrdinal]) -> DeviceResult<()> {
+        let granule = self.device.properties().granule;
+        while !self.lock().begin_trial(granule) {
+            if self.give_some(peers, State::current_mappings)? {
+                return Ok(());
+            }
+            if !self.maintain() {
+                return Err(DeviceError {
+                    op: DeviceOp::SetAccess,
+                    kind: DeviceErrorKind::NotReady,
+                    addr: DeviceAddr(0),
+                    len: granule,
+                    code: 0,
+                    detail: "the limit leaves no room to try it, until frames are made or released",
+                });
+            }
+        }
+        let tried = self.try_peers(peers);
+        self.lock().end_trial(granule);
+        self.announce_step();
+        tried
+    }
+
     pub(crate) fn add_peer(&self, peer: DeviceOrdinal) -> Result<(), PoolError> {
         self.check_peers(&[peer])?;
         let _one_at_a_time = self.granting.lock();
@@ -209,7 +252,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         // A peer that cannot have access must not spoil the growth of others: so some of what there is
         // comes first.
         if !self.give_some(&peers, State::current_mappings)? {
-            self.try_peers(&peers)?;
+            self.try_peers_within_limit(&peers)?;
         }
         // From here on nothing comes without, and what lacks it gets less.
         self.lock().peers.begin(peer);

@@ -192,12 +192,16 @@ impl State {
     }
 
     fn idle_regions(&self) -> Vec<IdleRegion> {
+        self.free_regions(|at| self.is_over(at))
+    }
+
+    /// Frames of which nobody holds a byte, where all extents suit.
+    fn free_regions(&self, suits: impl Fn(ExtentId) -> bool) -> Vec<IdleRegion> {
         let mut found = Vec::new();
         for arena in [SMALL, LARGE] {
             for (id, region) in self.arenas[arena].regions.iter() {
-                let idle =
-                    |at: &ExtentId| self.extents[*at].kind == Kind::Free && self.is_over(*at);
-                if self.extents_of(region).all(|at| idle(&at)) {
+                let free = |at: ExtentId| self.extents[at].kind == Kind::Free && suits(at);
+                if self.extents_of(region).all(free) {
                     let mapping = region.mapping_at(region.base).expect("the region is a frame");
                     let frame = self.frames.mappings[mapping].frame;
                     let handle = self.frames.frames[frame].handle;
@@ -286,13 +290,13 @@ impl State {
         self.set_free(first, Point::REACHED);
     }
 
-    /// The largest request that could be served now: in a free extent, or in a new frame once all
-    /// idle ones are gone.
+    /// The largest request that could be served: in a free extent, or in a new frame once all idle ones
+    /// are gone, which may have to be waited for.
     pub(crate) fn largest_plain(&self, device_full: bool, domain: DomainId) -> u64 {
         let own = |extent: &Extent| extent.kind == Kind::Free && domain_of(extent.arena) == domain;
         let free = self.extents.iter().filter(|(_, extent)| own(extent));
         let longest = free.map(|(_, extent)| extent.len).max().unwrap_or(0);
-        let idle: u64 = self.idle_regions().iter().map(|idle| idle.len).sum();
+        let idle: u64 = self.free_regions(|_| true).iter().map(|idle| idle.len).sum();
         let room = match self.budget.limit {
             Some(_) if !device_full => self.room(u64::MAX),
             _ => 0,

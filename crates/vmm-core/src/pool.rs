@@ -401,8 +401,12 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
             return Err(PoolError::Capturing);
         }
         if let Some(slot) = state.timelines.known_slot(stream) {
-            state.timelines.forget(&*self.handle.shared.device, slot)?;
-            state.vacate_slots();
+            let device = &*self.handle.shared.device;
+            if state.timelines.has_many_forgotten() {
+                state.timelines.poll_forgotten(device)?;
+                state.vacate_slots();
+            }
+            state.timelines.forget(device, slot)?;
         }
         drop(state);
         self.handle.shared.heaps.forget(stream);

@@ -1,8 +1,8 @@
 //! Leases that are named by their addresses: for users that have nothing else to keep, such as
 //! the interface for C.
 //!
-//! Such a lease lives until it was released as often as it was allocated and shared; no [`Lease`]
-//! is dropped for it. [`Directory`](crate::directory) finds it, under the lock that is taken anyway.
+//! Such a lease lives until it was released as often as it was allocated and shared, or until the pool
+//! is dropped, which does not wait for it; no [`Lease`] is dropped for it. [`Directory`](crate::directory) finds it, under the lock that is taken anyway.
 //!
 //! [`Lease`]: crate::Lease
 
@@ -77,6 +77,16 @@ impl State {
         lease.count -= 1;
         self.release(LeaseId { extent, generation: extents[extent].generation }, slot);
         Ok(lease)
+    }
+
+    /// Ends all leases that are named by their addresses; says how many there were.
+    pub(crate) fn release_all_raw(&mut self) -> usize {
+        let all: Vec<ExtentId> = self.directory.iter().collect();
+        for id in &all {
+            let addr = DeviceAddr(self.extents[*id].addr);
+            while self.release_raw(addr, None).is_ok_and(|lease| lease.count > 0) {}
+        }
+        all.len()
     }
 
     /// Checks that what is named by its address is live. Looks at all places of the directory: not done
@@ -175,13 +185,9 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     /// Ends all leases that are named by their addresses, whoever holds them. Returns how many there were.
     pub fn release_all_raw(&self) -> usize {
         let Some(mut state) = self.shared().lock_unless_forked() else { return 0 };
-        let all: Vec<ExtentId> = state.directory.iter().collect();
-        for id in &all {
-            let addr = DeviceAddr(state.extents[*id].addr);
-            while state.release_raw(addr, None).is_ok_and(|lease| lease.count > 0) {}
-        }
+        let count = state.release_all_raw();
         state.validate_in_debug();
-        all.len()
+        count
     }
 
     /// As [`Lease::grant`](crate::Lease::grant), for the lease at `addr`.

@@ -576,9 +576,6 @@ fn is_out_of_frames(error: DeviceError) -> bool {
 impl State {
     /// Frees the slots of forgotten streams that nothing names any more.
     pub(crate) fn vacate_slots(&mut self) {
-        if !self.timelines.has_many_forgotten() {
-            return;
-        }
         let mut named = HashSet::new();
         named.extend(self.extents.iter().map(|(_, extent)| extent.stream));
         named.extend(self.uses.all().map(|point| point.stream));

@@ -17,6 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// where a device cannot say when the work is over, all memory is left behind: better that than to
 /// unmap what is in use.
 pub(crate) fn run<D: VirtualMemoryDevice + ?Sized>(device: &D, state: &mut State) {
+    // Those that are named by their addresses hold no pool.
+    state.release_all_raw();
     state.sweep_released();
     for point in last_uses(state) {
         // Once more, for a device that was busy only.

@@ -7,6 +7,7 @@
 
 use crate::device::{DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, VirtualMemoryDevice};
 use crate::units::{DeviceAddr, Fence, StreamId};
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 
 /// A stream's place in the tables of the pool.
@@ -59,6 +60,8 @@ struct Timeline {
     forgotten: bool,
     /// Nothing names the slot; the next new stream gets it.
     vacant: bool,
+    /// Whether the present epoch was named: only then is a fence at its end worth anything.
+    named: Cell<bool>,
     /// The stream may be destroyed at any moment, so that only its own requests ask the device about it.
     unwatched: bool,
 }
@@ -73,6 +76,7 @@ impl Timeline {
             pending: VecDeque::new(),
             forgotten: false,
             vacant: false,
+            named: Cell::new(false),
             unwatched: false,
         }
     }
@@ -187,7 +191,14 @@ impl Timelines {
     /// The point behind all work queued on a stream so far.
     #[inline]
     pub(crate) fn now(&self, slot: StreamSlot) -> Point {
-        Point { stream: slot, epoch: self.streams[slot as usize].epoch }
+        let timeline = &self.streams[slot as usize];
+        timeline.named.set(true);
+        Point { stream: slot, epoch: timeline.epoch }
+    }
+
+    /// Whether something may end in the present epoch of a stream, behind all fences that there are.
+    pub(crate) fn is_named(&self, slot: StreamSlot) -> bool {
+        self.streams[slot as usize].named.get()
     }
 
     /// The points behind all work queued so far.
@@ -199,6 +210,18 @@ impl Timelines {
     #[inline]
     pub(crate) fn is_reached(&self, point: Point) -> bool {
         point.epoch <= self.streams[point.stream as usize].reached
+    }
+
+    /// The latest point of each stream that is not known to be reached. There may be many: those of each
+    /// stream for each stale mapping.
+    pub(crate) fn newest(&self, points: impl Iterator<Item = Point>) -> Vec<Point> {
+        let mut epochs = vec![0; self.streams.len()];
+        for point in points {
+            let epoch = &mut epochs[point.stream as usize];
+            *epoch = point.epoch.max(*epoch);
+        }
+        let newest = (0..).zip(epochs).map(|(stream, epoch)| Point { stream, epoch });
+        newest.filter(|point| !self.is_reached(*point)).collect()
     }
 
     /// A fence at or behind `point`; records one if there is none yet. `None`: reached already.
@@ -237,6 +260,7 @@ impl Timelines {
         let fence = device.record(timeline.id)?;
         timeline.pending.push_back((timeline.epoch, fence.value));
         timeline.epoch += 1;
+        timeline.named.set(false);
         Ok(fence)
     }
 
@@ -308,6 +332,20 @@ impl Timelines {
         }
         if let Some(value) = unless_lost(device.reached(timeline.id))? {
             timeline.reach(|_, of_fence| of_fence <= value);
+        }
+        Ok(())
+    }
+
+    /// Asks the device how far the streams have come that are forgotten. Nobody else might: a stream that
+    /// has no memory keeps none from others.
+    pub(crate) fn poll_forgotten<D: VirtualMemoryDevice + ?Sized>(
+        &mut self,
+        device: &D,
+    ) -> DeviceResult<()> {
+        for slot in self.slots() {
+            if self.is_forgotten(slot) {
+                self.poll(device, slot)?;
+            }
         }
         Ok(())
     }

@@ -66,12 +66,23 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         Ok(true)
     }
 
+    /// Waits until one of the fences is reached. One that cannot be waited for is the failure of all only
+    /// where there is no other.
     fn wait_any(&self, fences: &[Fence]) -> DeviceResult<Fence> {
+        let mut fences = fences.to_vec();
         let mut look = FIRST_LOOK;
         loop {
-            for fence in fences {
-                if self.device.wait(*fence, look)? {
-                    return Ok(*fence);
+            let mut index = 0;
+            while let Some(fence) = fences.get(index) {
+                match self.device.wait(*fence, look) {
+                    Ok(true) => return Ok(*fence),
+                    Ok(false) => index += 1,
+                    Err(error) => {
+                        fences.swap_remove(index);
+                        if fences.is_empty() || error.kind == DeviceErrorKind::Deinitialized {
+                            return Err(error);
+                        }
+                    }
                 }
             }
             look = (look * 2).min(LONGEST_LOOK);
