@@ -5,7 +5,7 @@ use crate::extent::{ExtentId, Kind};
 use crate::frame::{FrameId, MappingEntry, MappingId, MappingState};
 use crate::region::RegionRef;
 use crate::state::{LeaseId, State, Want};
-use crate::step::{Failure, Growth, Lost, Source};
+use crate::step::{Failure, Growth, Lost, Source, StillMapped};
 use crate::timeline::Point;
 use crate::units::{DeviceOrdinal, FrameHandle};
 
@@ -120,16 +120,17 @@ impl State {
                 let arena = self.extents[whole].arena;
                 self.arenas[arena].set_void(&mut self.extents, whole);
             }
-            Some(made) => self.keep_mapped(growth, whole, made),
+            Some(left) => self.keep_mapped(growth, whole, left),
         }
         self.counters.made(self.frames.held());
         self.steps_under_way -= 1;
     }
 
-    /// Keeps in the accounts a growth that failed and could not be unmapped: maintenance removes it
-    /// later.
-    fn keep_mapped(&mut self, growth: &Growth, mut extent: ExtentId, made: &[FrameHandle]) {
-        let mut made = made.iter();
+    /// Keeps in the accounts a growth that failed and could not be unmapped, or is not known to be gone yet:
+    /// maintenance removes it later.
+    fn keep_mapped(&mut self, growth: &Growth, mut extent: ExtentId, left: &StillMapped) {
+        let mut made = left.made.iter();
+        let mut going = Vec::new();
         for (index, piece) in growth.pieces.iter().enumerate() {
             let frame = match &piece.source {
                 Source::New => {
@@ -147,7 +148,12 @@ impl State {
             let mapping = self.add_mapping(frame, extent, piece.range, None);
             self.move_on(mapping, extent, Point::REACHED);
             extent = rest.unwrap_or(extent);
+            if left.gone.is_some() {
+                self.frames.mappings[mapping].state = MappingState::Leaving;
+                going.push(mapping);
+            }
         }
+        self.unbinding.extend(left.gone.map(|fence| (fence, going)));
     }
 
     /// Records a mapping that begins in `extent`.

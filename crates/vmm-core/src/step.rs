@@ -149,10 +149,19 @@ pub(crate) struct Failure {
     pub(crate) error: DeviceError,
     /// New frames that are not mapped but could not be released, with their lengths.
     pub(crate) unreleased: Vec<(FrameHandle, u64)>,
-    /// The whole growth could not be unmapped again; its new frames.
-    pub(crate) still_mapped: Option<Vec<FrameHandle>>,
+    /// The whole growth could not be unmapped again.
+    pub(crate) still_mapped: Option<StillMapped>,
     /// Pieces, by index, whose idle frame is of no use at its old place any more.
     pub(crate) lost: Vec<(usize, Lost)>,
+}
+
+/// A growth that failed and is mapped all the same.
+#[derive(Debug)]
+pub(crate) struct StillMapped {
+    /// Its new frames.
+    pub(crate) made: Vec<FrameHandle>,
+    /// When it will be gone, if the device has queued that.
+    pub(crate) gone: Option<Fence>,
 }
 
 /// Why an idle frame is of no use where it was.
@@ -330,18 +339,15 @@ fn undo<D: VirtualMemoryDevice + ?Sized>(
     left_old_places: bool,
 ) -> Failure {
     let mut failure = Failure::from(error);
-    let mut gone = Ok(());
     if mapped {
-        match gone_is_done(device.unmap(&[growth.range], &[]), Fence::REACHED) {
-            Ok(fence) => gone = settle(device, fence),
-            Err(_) => {
-                failure.still_mapped = Some(made.to_vec());
-                if left_old_places {
-                    failure.lost =
-                        idle_places(growth).map(|(index, ..)| (index, Lost::Unmapped)).collect();
-                }
-                return failure;
+        let gone = gone_is_done(device.unmap(&[growth.range], &[]), Fence::REACHED).ok();
+        if gone.is_none_or(|fence| settle(device, fence).is_err()) {
+            failure.still_mapped = Some(StillMapped { made: made.to_vec(), gone });
+            if left_old_places {
+                failure.lost =
+                    idle_places(growth).map(|(index, ..)| (index, Lost::Unmapped)).collect();
             }
+            return failure;
         }
     }
     if left_old_places {
@@ -355,7 +361,7 @@ fn undo<D: VirtualMemoryDevice + ?Sized>(
     }
     let new = growth.pieces.iter().filter(|piece| matches!(piece.source, Source::New));
     for (handle, piece) in made.iter().zip(new) {
-        if gone.is_err() || gone_is_done(device.release_frame(*handle), ()).is_err() {
+        if gone_is_done(device.release_frame(*handle), ()).is_err() {
             failure.unreleased.push((*handle, piece.range.len));
         }
     }

@@ -145,6 +145,20 @@ fn what_can_not_be_unmapped_is_not_waited_for_without_end() {
     scene.close();
 }
 
+/// The frames of a growth that failed stay until the device has taken the binds back that it queued.
+#[test]
+fn a_frame_that_was_never_used_is_not_released_before_its_unbind_is_done() {
+    let scene = Scene::new(MockOptions::queued_binds(), 64 * MIB, CrossStream::WhenReached);
+    scene.faulty.fail_from(DeviceOp::Wait, 1, DeviceErrorKind::Failed);
+    assert!(!scene.pool.maintain(), "nobody knows when what was made ahead is bound");
+    assert_eq!(scene.pool.trim(0).expect("a trim"), 0);
+    assert_eq!(scene.device.violations(), []);
+    scene.faulty.clear();
+    scene.device.finish_all();
+    assert!(scene.pool.trim(0).expect("a trim") > 0);
+    scene.close();
+}
+
 #[test]
 fn one_fence_that_cannot_be_waited_for_is_nobody_elses_failure() {
     for failing in [1, 2] {

@@ -395,8 +395,7 @@ impl Program {
             DeviceErrorKind::OutOfMemory,
         ]);
         let k = 1 + self.random.below(4);
-        // A device that has queued an unbind and can never be waited for is lost, and says so.
-        let for_ever = self.random.below(4) == 0 && op != DeviceOp::Wait;
+        let for_ever = self.random.below(4) == 0;
         if for_ever { self.faulty.fail_from(op, k, kind) } else { self.faulty.fail(op, k, kind) }
     }
 
