@@ -47,6 +47,8 @@ pub(crate) struct Budget {
     pub(crate) limit: Option<u64>,
     pub(crate) target: Option<u64>,
     pub(crate) granule: u64,
+    /// Bytes of the device.
+    memory: u64,
     time_to_live: Duration,
     /// The most bytes that were ever live at once.
     peak: u64,
@@ -70,6 +72,7 @@ impl Budget {
         limit: Option<u64>,
         target: Option<u64>,
         granule: u64,
+        memory: u64,
         time_to_live: Duration,
     ) -> Self {
         Self {
@@ -77,6 +80,7 @@ impl Budget {
             limit,
             target,
             granule,
+            memory,
             time_to_live,
             peak: 0,
             long_leases: 0,
@@ -155,13 +159,14 @@ impl Budget {
         self.given_level().or_else(slack)
     }
 
-    /// The level that the user gave.
+    /// The level that the user gave. What is more than the device has says nothing of what is needed.
     fn given_level(&self) -> Option<u64> {
-        match (self.limit, self.target) {
+        let level = match (self.limit, self.target) {
             (_, Some(PoolOptions::NO_TARGET)) => None,
             (Some(limit), Some(target)) => Some(limit.min(target)),
             (limit, target) => limit.or(target),
-        }
+        };
+        level.filter(|level| *level <= self.memory)
     }
 
     /// The target for those who ask.
@@ -291,7 +296,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn budget(limit: Option<u64>, target: Option<u64>) -> Budget {
-        Budget::new(false, limit, target, 2 * MIB, Duration::from_secs(10))
+        Budget::new(false, limit, target, 2 * MIB, 1 << 47, Duration::from_secs(10))
     }
 
     #[test]
@@ -301,6 +306,9 @@ mod tests {
         assert_eq!(budget(None, Some(7)).known_level(), Some(7));
         assert_eq!(budget(None, None).known_level(), None);
         assert_eq!(budget(Some(10), Some(PoolOptions::NO_TARGET)).known_level(), None);
+        assert_eq!(budget(Some(1 << 48), None).known_level(), None);
+        assert_eq!(budget(None, Some(1 << 48)).known_level(), None);
+        assert_eq!(budget(Some(1 << 48), Some(7)).known_level(), Some(7));
     }
 
     #[test]

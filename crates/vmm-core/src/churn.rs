@@ -64,7 +64,8 @@ impl Churn {
     /// Notes that `frames` frames had to move so that a request could be served, from `begin` to `now`.
     pub(crate) fn moved(&mut self, begin: Duration, now: Duration, frames: usize) {
         let since = now.saturating_sub(self.last);
-        self.last = now;
+        // Several threads may come out of order.
+        self.last = now.max(self.last);
         let took = now.saturating_sub(begin).min(LONGEST_MOVE);
         let many = self.moves.passes(CALM_MOVES, 1, since);
         let long = self.time.passes(CALM_TIME, took.as_micros(), since);
@@ -97,7 +98,7 @@ impl Churn {
     /// may have changed. If it has not it moves again, and a server would feel that over and over: so each
     /// time that slack had to be taken again it stays twice as long.
     pub(crate) fn relax(&mut self) {
-        self.passed += 1;
+        self.passed = self.passed.saturating_add(1);
         if self.permille > 0 && self.passed >= 1 << self.retaken.min(MOST_RETAKEN) {
             self.permille = self.permille.saturating_sub(STEP_PERMILLE);
             self.gave_back = true;

@@ -88,6 +88,14 @@ impl Default for Extent {
 }
 
 impl Extent {
+    /// Notes one more user of a lease.
+    ///
+    /// # Panics
+    /// If there are 2^32 - 1 already.
+    pub(crate) fn add_user(&mut self) {
+        self.count = self.count.checked_add(1).expect("fewer than 2^32 users of one lease");
+    }
+
     /// An extent that is alike, but in no bin and never used: to become a piece of this one.
     #[inline]
     fn piece(&self) -> Self {

@@ -57,6 +57,9 @@ impl<D: VirtualMemoryDevice + 'static> Lease<D> {
 
     /// A hold for another user of the same memory: it stays until that one has let go as well. The
     /// bytes stay accounted to whom they were allocated for.
+    ///
+    /// # Panics
+    /// If there are 2^32 - 1 holds already.
     #[must_use]
     pub fn share(&self, owner: Owner) -> Self {
         if let Some(id) = self.id {

@@ -278,7 +278,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     pub(crate) fn share(&self, id: LeaseId) {
         let mut state = self.handle.shared.lock();
         let at = state.live(id);
-        state.extents[at].count += 1;
+        state.extents[at].add_user();
         state.validate_in_debug();
     }
 

@@ -2,7 +2,8 @@
 //! the interface for C.
 //!
 //! Such a lease lives until it was released as often as it was allocated and shared, or until the pool
-//! is dropped, which does not wait for it; no [`Lease`] is dropped for it. [`Directory`](crate::directory) finds it, under the lock that is taken anyway.
+//! is dropped, which does not wait for it; no [`Lease`] is dropped for it. [`Directory`](crate::directory)
+//! finds it, under the lock that is taken anyway.
 //!
 //! [`Lease`]: crate::Lease
 
@@ -142,8 +143,7 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
     fn hold(&self, addr: DeviceAddr) -> Result<LeaseId, NotALease> {
         let mut state = self.shared().lock();
         let id = state.raw_lease(addr)?;
-        let count = &mut state.extents[id.extent].count;
-        *count = count.checked_add(1).expect("fewer than 2^32 users of one lease");
+        state.extents[id.extent].add_user();
         state.validate_in_debug();
         Ok(id)
     }

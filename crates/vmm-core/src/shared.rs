@@ -73,7 +73,7 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
         let granule = device.properties().granule;
         let plain = !device.properties().capabilities.remapping;
         let PoolOptions { limit, target, time_to_live, .. } = options;
-        let budget = Budget::new(plain, limit, target, granule, time_to_live);
+        let budget = Budget::new(plain, limit, target, granule, device_total, time_to_live);
         let peers = Peers::new(&options.peers);
         Self {
             device,

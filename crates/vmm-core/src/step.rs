@@ -150,7 +150,7 @@ pub(crate) struct Failure {
     /// New frames that are not mapped but could not be released, with their lengths.
     pub(crate) unreleased: Vec<(FrameHandle, u64)>,
     /// The whole growth could not be unmapped again.
-    pub(crate) still_mapped: Option<StillMapped>,
+    pub(crate) still_mapped: Option<Box<StillMapped>>,
     /// Pieces, by index, whose idle frame is of no use at its old place any more.
     pub(crate) lost: Vec<(usize, Lost)>,
 }
@@ -342,7 +342,8 @@ fn undo<D: VirtualMemoryDevice + ?Sized>(
     if mapped {
         let gone = gone_is_done(device.unmap(&[growth.range], &[]), Fence::REACHED).ok();
         if gone.is_none_or(|fence| settle(device, fence).is_err()) {
-            failure.still_mapped = Some(StillMapped { made: made.to_vec(), gone });
+            let left = StillMapped { made: made.to_vec(), gone };
+            failure.still_mapped = Some(Box::new(left));
             if left_old_places {
                 failure.lost =
                     idle_places(growth).map(|(index, ..)| (index, Lost::Unmapped)).collect();
