@@ -50,7 +50,7 @@ int64_t current(const c10::CachingAllocator::StatArray &stat) { return stat[0].c
 bool everywhere(cudaStream_t) { return true; }
 
 // Events of no device, which are over when a test says so.
-struct Fake final : Events {
+struct Fake final : Orders {
     Order record(const Use &use, Event &event) override {
         std::lock_guard<std::mutex> hold(mutex);
         if (captures.count(use.stream) != 0) {

@@ -473,7 +473,7 @@ void external_streams_are_not_watched() {
 void uses_on_other_devices_come_before_what_follows() {
     using Streams = Fake::Streams;
     Fake fake;
-    memory().events = &fake;
+    memory().returns.orders = &fake;
     void *ptr = memory().allocate(0, 3 << 20, nullptr);
     // The default stream of the other device is not that of the own one.
     memory().used_on(ptr, {nullptr, 1});
@@ -512,7 +512,7 @@ void uses_on_other_devices_come_before_what_follows() {
     CHECK(waited == 2 && memory().pool_stats(0).live_bytes == 0);
     memory().device(1).routes.wait = nullptr;
     CHECK(fake.open.empty());
-    memory().events = nullptr;
+    memory().returns.orders = nullptr;
     CHECK(empties());
 }
 

@@ -321,7 +321,7 @@ struct Blocked {
         CHECK(empties() && memory().ledger.size() == 0);
     }
     void unblock() {
-        Memory::check_release(lib.release(memory().pools.of(0), ptr, stream(3)));
+        check_release(lib.release(memory().pools.of(0), ptr, stream(3)));
     }
 
     c10::MempoolId_t name = new_name();

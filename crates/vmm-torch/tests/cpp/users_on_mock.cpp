@@ -257,7 +257,7 @@ int main(int argc, char **argv) {
     if (!start_on_mock(argc, argv, 2)) {
         return 1;
     }
-    memory().events = &fake;
+    memory().returns.orders = &fake;
     short_requests_share_pieces();
     long_requests_are_cut_from_what_is_free();
     what_others_used_serves_again_when_they_are_done();

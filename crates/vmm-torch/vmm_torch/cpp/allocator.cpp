@@ -2,6 +2,7 @@
 
 #include "allocator.h"
 
+#include <pthread.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
 #include <cstring>

@@ -52,7 +52,7 @@ inline bool same(const Allocation &a, const Allocation &b) {
 inline std::string exchange(vmm_pool_t *pool, uint64_t id, std::vector<Allocation> &ended,
                             const std::vector<Allocation> &made) {
     auto end = [&](const Allocation &entry) {
-        Memory::check_release(lib.release(pool, entry.ptr, entry.stream));
+        check_release(lib.release(pool, entry.ptr, entry.stream));
     };
     auto make = [&](const Allocation &entry) {
         return lib.private_allocate_at(pool, id, entry.ptr, entry.requested, entry.stream, 0);

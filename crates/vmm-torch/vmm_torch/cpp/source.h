@@ -96,8 +96,8 @@ class ForeignSource final : public Source {
             // Others are before the stream of the piece already.
             if (use.device == device_) {
                 Event event = nullptr;
-                known = known && memory_.events != nullptr &&
-                        memory_.events->record(use, event) == Order::GIVEN;
+                known = known && memory_.returns.orders != nullptr &&
+                        memory_.returns.orders->record(use, event) == Order::GIVEN;
                 if (event != nullptr) {
                     ends.emplace_back(use.stream, event);
                 }
@@ -213,10 +213,10 @@ class ForeignSource final : public Source {
     void free_what_is_over() {
         for (auto queue = ends_.begin(); queue != ends_.end();) {
             auto &ends = queue->second;
-            while (!ends.empty() && memory_.events->is_over(ends.front().first)) {
+            while (!ends.empty() && memory_.returns.orders->is_over(ends.front().first)) {
                 auto [event, ptr] = ends.front();
                 ends.pop_front();
-                memory_.events->destroy(event);
+                memory_.returns.orders->destroy(event);
                 Piece &piece = piece_of(ptr);
                 if (--piece.blocks.at(ptr).uses == 0) {
                     set_free(piece, ptr);
@@ -238,7 +238,7 @@ class ForeignSource final : public Source {
             for (auto &[stream, ends] : ends_) {
                 auto is_of_it = [&](const auto &end) {
                     if (end.second == ptr) {
-                        memory_.events->destroy(end.first);
+                        memory_.returns.orders->destroy(end.first);
                     }
                     return end.second == ptr;
                 };

@@ -48,6 +48,8 @@ struct Orders {
     virtual Order record(const Use &use, Event &event) = 0;
     // Lets all later work of a stream wait for an event, which may be another device's.
     virtual Order wait(const Use &stream, Event event) = 0;
+    // Whether the work before an event is over.
+    virtual bool is_over(Event event) = 0;
     virtual void destroy(Event event) = 0;
 };
 
