@@ -167,13 +167,19 @@ void a_stream_that_may_be_destroyed_is_not_asked() {
     CHECK(memory().release(ptr));
     void *other = allocate();
     CHECK(other == ptr && fake.open.empty());
-    // A use on another device becomes one of its stream.
+    // Nor is it behind a use on another device before that is over.
     fake.waiting.clear();
     memory().used_on(other, {stream(5), 1});
+    memory().used_on(other, {stream(9), 0, true});
     CHECK(memory().release(other));
-    CHECK((fake.waiting == Fake::Streams{{0, stream(5)}}));
+    fake.destroyed = {stream(5), stream(9)};
+    settle(pool);
+    CHECK(pool.users->out == 4 * MIB && fake.open.size() == 2);
+    allocator().emptyCache({0, 0});
+    CHECK(fake.open.size() == 1 && fake.waiting.empty());
     settle(pool);
     CHECK(pool.users->out == 0 && fake.open.empty());
+    fake.destroyed = {};
 }
 
 void users_memory_counts_for_the_limit() {

@@ -124,7 +124,7 @@ class Memory : public Devices {
             returns.give_back(ptr, gone.own(), gone.pool);
         } else {
             returns.give_back({ptr, gone.own(), gone.pool, take_uses(ptr)});
-            returns.give_back_late();
+            returns.give_back_late(false);
         }
         steps.end();
         return true;
@@ -200,7 +200,7 @@ class Memory : public Devices {
 
     // Gives all idle memory of the devices back to them. Does nothing while a graph is captured.
     void empty() {
-        returns.give_back_late();
+        returns.give_back_late(true);
         for (int index = 0; index < device_count(); ++index) {
             vmm_pool_t *pool = pools.find(index);
             if (pool == nullptr) {

@@ -214,7 +214,7 @@ void *vmm_plain_allocate(size_t len, int device, vmm::Stream stream) {
     vmm_pool_t *pool = vmm::pool_of(device);
     void *ptr = nullptr;
     vmm_status_t status = vmm::attempt(device, pool, len, stream, &ptr);
-    bool more = status == VMM_OUT_OF_MEMORY && plain().returns.give_back_late();
+    bool more = status == VMM_OUT_OF_MEMORY && plain().returns.give_back_late(true);
     if (status == VMM_OUT_OF_MEMORY && (vmm::settle_on(device) || more)) {
         status = vmm::attempt(device, pool, len, stream, &ptr);
     }
@@ -255,10 +255,9 @@ void vmm_plain_release(void *ptr, size_t, int device, vmm::Stream stream) {
             }
             plain().count();
         }
-        bool used = !gone.uses.empty();
-        plain().returns.give_back(std::move(gone));
-        if (used) {
-            plain().returns.give_back_late();
+        plain().returns.give_back(gone);
+        if (!gone.uses.empty()) {
+            plain().returns.give_back_late(false);
         }
     } catch (...) {
         std::fprintf(stderr, "vmm_torch: releasing %p: %s\n", ptr, vmm::thrown().c_str());
@@ -324,7 +323,7 @@ void *vmm_plain_base(void *ptr, size_t *size) {
 
 void vmm_plain_empty() {
     vmm::refuse_fork();
-    plain().returns.give_back_late();
+    plain().returns.give_back_late(true);
     for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
         if (vmm_pool_t *pool = plain().pools.find(device)) {
             vmm::settle_on(device);

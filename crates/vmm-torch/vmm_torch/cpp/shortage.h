@@ -64,7 +64,7 @@ class Shortage {
             if (attempt == 0) {
                 count_retry(request.device);
                 freed = run_callbacks();
-                freed = returns_.give_back_late() || freed;
+                freed = returns_.give_back_late(true) || freed;
                 freed = devices_.settle(request.device, target.name) || freed;
             }
             if (!(make_room(request, attempt) || freed) || attempt == MOST_ATTEMPTS) {
@@ -94,7 +94,7 @@ class Shortage {
         PrivatePool *wanted = target.pool;
         if (status == VMM_OUT_OF_MEMORY) {
             count_retry(request.device);
-            if ((run_callbacks() && again()) || (returns_.give_back_late() && again()) ||
+            if ((run_callbacks() && again()) || (returns_.give_back_late(true) && again()) ||
                 (devices_.settle(request.device) && again())) {
                 return ptr;
             }

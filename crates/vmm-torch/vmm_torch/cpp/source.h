@@ -89,34 +89,23 @@ class ForeignSource final : public Source {
         return ptr;
     }
 
-    void release(void *ptr, const Uses &uses) override {
-        std::vector<std::pair<Stream, Event>> ends;
-        bool known = true;
-        for (const Use &use : uses) {
-            // Others are before the stream of the piece already.
-            if (use.device == device_) {
-                Event event = nullptr;
-                known = known && memory_.returns.orders != nullptr &&
-                        memory_.returns.orders->record(use, event) == Order::GIVEN;
-                if (event != nullptr) {
-                    ends.emplace_back(use.stream, event);
-                }
-            }
-        }
+    void release(void *ptr, const Ends &ends) override {
         std::lock_guard<std::mutex> hold(memory_.mutex);
         Piece &piece = piece_of(ptr);
         Piece::Block &block = piece.blocks.at(ptr);
         --piece.live;
         piece.left = block.left = own_.routes.next_moment();
-        if (known && ends.empty()) {
+        if (ends.empty()) {
             set_free(piece, ptr);
             return;
         }
         block.state = Piece::LEFT;
-        // One more that never comes: only the idle device tells that such a use is over.
-        block.uses = ends.size() + (known ? 0 : 1);
-        for (const auto &[stream, event] : ends) {
-            ends_[stream].emplace_back(event, ptr);
+        // Also those that never come: only the idle device tells that such a use is over.
+        block.uses = ends.size();
+        for (const End &end : ends) {
+            if (end.event != nullptr) {
+                ends_[end.use.stream].emplace_back(end.event, ptr);
+            }
         }
     }
 
