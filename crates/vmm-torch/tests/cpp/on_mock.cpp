@@ -465,6 +465,21 @@ void external_streams_are_not_watched() {
     CHECK(memory().release(own));
     CHECK(watched.back() == std::pair(stream(12), false));
     lib.forget_stream = forget_really;
+    // One that captures lives until that ends, and is watched meanwhile.
+    static bool captures = true;
+    memory().device(0).routes.is_capturing = [](Stream of) { return captures && of == stream(14); };
+    allocator().beginAllocateToPool(0, {0, 78}, everywhere);
+    own = memory().allocate(0, 3 << 20, stream(14), true);
+    allocator().endAllocateToPool(0, {0, 78});
+    CHECK(watched.back() == std::pair(stream(12), false));
+    allocator().beginAllocateToPool(0, {0, 78}, everywhere);
+    captures = false;
+    allocator().endAllocateToPool(0, {0, 78});
+    CHECK(watched.back() == std::pair(stream(14), false));
+    CHECK(memory().release(own) && watched.size() == 4);
+    memory().device(0).routes.is_capturing = nullptr;
+    allocator().releasePool(0, {0, 78});
+    allocator().releasePool(0, {0, 78});
     lib.watch_stream = watch_really;
     CHECK(memory().pool_stats(0).live_bytes == 0);
     CHECK(empties());

@@ -145,7 +145,10 @@ class Allocator final : public Reporting {
         if (memory().forked()) {
             return;
         }
-        with_routes(device, [&](Routes &routes, vmm_pool_t *) { routes.end(name); });
+        with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
+            routes.end(name);
+            memory().returns.external.route_ended(pool, routes.is_capturing);
+        });
     }
 
     void releasePool(c10::DeviceIndex device, c10::MempoolId_t name) override {

@@ -13,8 +13,8 @@ namespace vmm {
 // The external streams that allocations were made on. Whoever made one may destroy it before the memory
 // ends, and the driver crashes when it is asked about a stream that is gone. So libvmm does not watch these:
 // it asks only for their own requests. A stream that only uses memory is asked when the last of that ends, as
-// PyTorch's own allocator asks for each, and then forgotten. A stream that captures lives, and is watched, for a
-// wait for the device would break the graph. For any thread.
+// PyTorch's own allocator asks for each, and then forgotten. A stream that captures lives, and is watched until
+// its capture ends, for a wait for the device would break the graph. For any thread.
 class ExternalStreams {
   public:
     // An allocation was made on a stream, which may capture.
@@ -28,6 +28,24 @@ class ExternalStreams {
         }
         // If it is none of others', one of PyTorch's has the handle now.
         watch(pool, own.stream, !own.external || captures);
+        if (captures) {
+            capturing_.insert({pool, own.stream});
+        } else {
+            capturing_.erase({pool, own.stream});
+        }
+    }
+
+    // To be called at the end of a route, which is where PyTorch has ended a capture and its stream lives.
+    template <typename IsCapturing> void route_ended(vmm_pool_t *pool, IsCapturing is_capturing) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        for (auto at = capturing_.begin(); at != capturing_.end();) {
+            auto [own, stream] = *at;
+            bool over = own == pool && !is_capturing(stream).value_or(true);
+            if (over) {
+                watch(pool, stream, false);
+            }
+            at = over ? capturing_.erase(at) : std::next(at);
+        }
     }
 
     // An external stream uses memory that lives. Once for each allocation.
@@ -86,6 +104,8 @@ class ExternalStreams {
     // How many allocations each has or uses.
     std::unordered_map<Stream, size_t> live_;
     std::set<std::pair<vmm_pool_t *, Stream>> unwatched_;
+    // Watched because they captured when memory was allocated on them.
+    std::set<std::pair<vmm_pool_t *, Stream>> capturing_;
     std::atomic<size_t> count_{0};
 };
 

@@ -356,8 +356,10 @@ void vmm_plain_end(int device, vmm::PoolName name) {
     if (vmm::forked()) {
         return;
     }
+    vmm::Routes &routes = vmm::routes_of(device);
     std::lock_guard<std::mutex> hold(plain().mutex);
-    vmm::routes_of(device).end(name);
+    routes.end(name);
+    plain().returns.external.route_ended(plain().pools.find(device), routes.is_capturing);
 }
 
 void vmm_plain_release_pool(int device, vmm::PoolName name) {
