@@ -61,9 +61,7 @@ class Memory : public Devices {
         // The allocation holds the private pool from now on.
         PrivatePool *private_pool = target.keep();
         size_t len = rounded(requested);
-        bool captures = external && private_pool != nullptr && own.routes.is_capturing &&
-                        own.routes.is_capturing(stream).value_or(true);
-        returns.external.began(pool, {stream, index, external}, captures);
+        began({stream, index, external}, private_pool);
         auto made = [&](Context by) {
             return Allocation{ptr,           stream, requested, len, private_pool,
                               std::move(by), index,  external};
@@ -130,6 +128,14 @@ class Memory : public Devices {
         return true;
     }
 
+    // libvmm has made an allocation, for which its stream lives.
+    void began(const Use &use, const PrivatePool *pool) {
+        const auto &is_capturing = own(use.device).routes.is_capturing;
+        bool captures = use.external && pool != nullptr && is_capturing &&
+                        is_capturing(use.stream).value_or(true);
+        returns.external.began(pools.find(use.device), use, captures);
+    }
+
     // Counts an allocation from now on, and no more. `mutex` is held in both.
     void enter(Allocation made) {
         Device &device = own(made.device);
@@ -179,12 +185,8 @@ class Memory : public Devices {
             bool told = entry->device == use.device &&
                         (entry->pool == nullptr || entry->pool->source == nullptr);
             if (!told || use.external) {
-                Uses &uses = uses_[ptr];
-                if (!entry->used) {
-                    uses.clear();
-                }
                 entry->used = true;
-                if (note_use(uses, use) && use.external && use.device == entry->device) {
+                if (note_use(uses_[ptr], use) && use.external && use.device == entry->device) {
                     returns.external.used(use.stream);
                 }
             }
@@ -196,6 +198,20 @@ class Memory : public Devices {
         if (status != VMM_OK) {
             throw std::runtime_error(fault(status));
         }
+    }
+
+    // What `used_on` noted of an allocation.
+    Uses uses_of(void *ptr) {
+        std::lock_guard<std::mutex> hold(mutex);
+        auto entry = uses_.find(ptr);
+        return entry != uses_.end() ? entry->second : Uses();
+    }
+
+    // The same, as it ends.
+    Uses take_uses(void *ptr) {
+        std::lock_guard<std::mutex> hold(mutex);
+        auto entry = uses_.extract(ptr);
+        return entry ? std::move(entry.mapped()) : Uses();
     }
 
     // Gives all idle memory of the devices back to them. Does nothing while a graph is captured.
@@ -229,13 +245,6 @@ class Memory : public Devices {
         } catch (...) {
             return true;
         }
-    }
-
-    Uses take_uses(void *ptr) {
-        std::lock_guard<std::mutex> hold(mutex);
-        auto entry = uses_.extract(ptr);
-        // An allocation of a checkpoint comes back without them.
-        return entry ? std::move(entry.mapped()) : Uses();
     }
 
     // PyTorch's profiler, where it follows memory.

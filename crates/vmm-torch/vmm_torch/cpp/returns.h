@@ -56,6 +56,22 @@ class Returns {
         give_back(std::move(late), false);
     }
 
+    // Lets a stream that lives come behind uses on other devices. False if a capture forbids it.
+    bool order(const Use &own, const Uses &uses) {
+        return std::all_of(uses.begin(), uses.end(), [&](const Use &use) {
+            if (use.device == own.device || orders == nullptr) {
+                return true;
+            }
+            End end = {use};
+            end.order = orders->record(use, end.event);
+            bool over = is_over(end, {own.stream, own.device}, true);
+            if (!over && end.event != nullptr) {
+                orders->destroy(end.event);
+            }
+            return over;
+        });
+    }
+
     // Whether there was any. `waits`: memory is short, and what nothing else tells of is waited for.
     bool give_back_late(bool waits) {
         std::vector<Late> all;
