@@ -429,7 +429,7 @@ void checkpoints_count_for_streams_of_others() {
     lib.private_allocate_at = put;
     for (int number : {18, 17}) {
         end_one_used_by(stream(number));
-        CHECK(forgotten.back() == stream(number));
+        CHECK(!forgotten.empty() && forgotten.back() == stream(number));
     }
     CHECK(memory().release(ptr));
     end_one_used_by(stream(15));

@@ -19,8 +19,6 @@ class Devices {
         Routes routes;
         // Bytes of libvmm's that live in private pools, also in those that are gone.
         size_t in_private = 0;
-        // Bytes that are being asked of allocators of users.
-        size_t coming = 0;
     };
 
     Pools pools;
@@ -76,6 +74,7 @@ class Devices {
         return vmm::settle(mutex, device(index).routes, pools.find(index), also);
     }
 
+    // The figures of a device's pool, but for the limit: that of all its memory.
     vmm_stats_t pool_stats(int index) const {
         vmm_stats_t stats = {};
         stats.size = sizeof stats;
@@ -83,6 +82,7 @@ class Devices {
         if (pool != nullptr && lib.stats(pool, &stats) != VMM_OK) {
             throw std::runtime_error(fault(VMM_PANICKED));
         }
+        stats.limit = pool != nullptr ? pools.limit(index) : 0;
         return stats;
     }
 

@@ -195,6 +195,11 @@ vmm_pool_t *vmm_torch_pool(int device) {
     return vmm::forked() ? nullptr : plain().pools.find(device);
 }
 
+// The limit of a device that has a pool, in bytes; 0 for none. Not libvmm's own, see `Pools::share`.
+uint64_t vmm_torch_limit(int device) {
+    return plain().pools.find(device) != nullptr ? plain().pools.limit(device) : 0;
+}
+
 int vmm_torch_set_limit(uint64_t limit, char *error, size_t room) {
     try {
         vmm::refuse_fork();

@@ -31,6 +31,7 @@ class Reporting : public ca::CUDAAllocator {
         }
         uint64_t room = info.free + (stats.reserved_bytes > used ? stats.reserved_bytes - used : 0);
         if (stats.limit != 0) {
+            used += memory().pools.share(device);
             room = std::min(room, stats.limit > used ? stats.limit - used : 0);
         }
         // Memory is made in whole granules.

@@ -79,7 +79,10 @@ class Shortage {
 
     // After a first failure: what others can give up, else an error.
     C10_NOINLINE void *struggle(const Request &request, Hold &target, vmm_status_t status) {
-        std::string facts = lack(status);
+        const Pools &pools = devices_.pools;
+        uint64_t limit = pools.limit(request.device);
+        auto why = [&] { return lack(status, limit, pools.share(request.device)); };
+        std::string facts = why();
         void *ptr = nullptr;
         auto ask = [&] {
             return attempt(request.pool, target.pool, request.len, request.stream, &ptr);
@@ -87,12 +90,15 @@ class Shortage {
         auto again = [&] {
             status = ask();
             if (status != VMM_OK) {
-                facts = lack(status);
+                facts = why();
             }
             return status == VMM_OK;
         };
         PrivatePool *wanted = target.pool;
-        if (status == VMM_OUT_OF_MEMORY) {
+        // Or for what allocators of users have of the limit, which they may give back.
+        bool is_short = status == VMM_OUT_OF_MEMORY ||
+                        (status == VMM_TOO_LARGE && request.len <= limit);
+        if (is_short) {
             count_retry(request.device);
             if ((run_callbacks() && again()) || (returns_.give_back_late(true) && again()) ||
                 (devices_.settle(request.device) && again())) {
