@@ -233,6 +233,8 @@ void users_memory_leaves_the_rest_of_the_limit_to_the_general_pool() {
         CHECK(of_libvmm() == 768 * MIB);
         CHECK(fails(768 * MIB).empty());
         void *more = pool.allocate(256 * MIB, 2);
+        // No more idle memory goes for it than has to.
+        CHECK(memory().pool_stats(0).reserved_bytes >= 400 * MIB);
         // Users see what they chose, and why there is no more.
         CHECK(of_libvmm() == 512 * MIB && memory().pool_stats(0).limit == 1 << 30);
         CHECK(vmm_torch_limit(0) == 1 << 30 && allocator().getMemoryFraction(0) == 0.9);
