@@ -20,6 +20,7 @@ class Full:
                 f"{path} cannot be loaded: {error}; remove that file, so that it is made anew"
             ) from error
         self._lib.vmm_torch_pool.restype = ctypes.c_void_p
+        self._lib.vmm_torch_limit.restype = ctypes.c_uint64
         self._lib.vmm_torch_set_limit.argtypes = [
             ctypes.c_uint64,
             ctypes.c_char_p,
@@ -37,6 +38,11 @@ class Full:
     def pool(self, device):
         """The pool of a device, None before its first use."""
         return self._lib.vmm_torch_pool(device)
+
+    def limit(self, device):
+        """The limit of a device that is in use, in bytes, 0 for none: that of the pool and of what
+        allocators of users gave together."""
+        return self._lib.vmm_torch_limit(device)
 
     def set_limit(self, limit):
         error = ctypes.create_string_buffer(1000)

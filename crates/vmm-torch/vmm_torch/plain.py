@@ -43,6 +43,7 @@ class Plain:
                 f"{self._path} cannot be loaded: {error}; install vmm_torch from its wheel anew"
             ) from error
         self._lib.vmm_torch_pool.restype = ctypes.c_void_p
+        self._lib.vmm_torch_limit.restype = ctypes.c_uint64
         self._lib.vmm_torch_set_limit.argtypes = [
             ctypes.c_uint64,
             ctypes.c_char_p,
@@ -94,6 +95,10 @@ class Plain:
     def pool(self, device):
         """The pool of a device, None before its first use."""
         return self._lib.vmm_torch_pool(device)
+
+    def limit(self, device):
+        """The limit of a device that is in use, in bytes, 0 for none."""
+        return self._lib.vmm_torch_limit(device)
 
     def set_limit(self, limit):
         error = ctypes.create_string_buffer(1000)

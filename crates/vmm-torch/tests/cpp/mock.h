@@ -50,9 +50,10 @@ int64_t current(const c10::CachingAllocator::StatArray &stat) { return stat[0].c
 bool everywhere(cudaStream_t) { return true; }
 
 // Events of no device, which are over when a test says so.
-struct Fake final : Events {
+struct Fake final : Orders {
     Order record(const Use &use, Event &event) override {
         std::lock_guard<std::mutex> hold(mutex);
+        CHECK(destroyed.count(use.stream) == 0);
         if (captures.count(use.stream) != 0) {
             return Order::LATER;
         }
@@ -67,7 +68,7 @@ struct Fake final : Events {
 
     Order wait(const Use &use, Event event) override {
         std::lock_guard<std::mutex> hold(mutex);
-        CHECK(open.count(event) == 1);
+        CHECK(open.count(event) == 1 && destroyed.count(use.stream) == 0);
         if (captures.count(use.stream) != 0) {
             return Order::LATER;
         }
@@ -98,6 +99,8 @@ struct Fake final : Events {
     std::set<Event> open;
     std::set<Stream> captures;
     std::set<Stream> gone;
+    // Those about which the driver crashes.
+    std::set<Stream> destroyed;
     std::mutex mutex;
 };
 

@@ -465,6 +465,21 @@ void external_streams_are_not_watched() {
     CHECK(memory().release(own));
     CHECK(watched.back() == std::pair(stream(12), false));
     lib.forget_stream = forget_really;
+    // One that captures lives until that ends, and is watched meanwhile.
+    static bool captures = true;
+    memory().device(0).routes.is_capturing = [](Stream of) { return captures && of == stream(14); };
+    allocator().beginAllocateToPool(0, {0, 78}, everywhere);
+    own = memory().allocate(0, 3 << 20, stream(14), true);
+    allocator().endAllocateToPool(0, {0, 78});
+    CHECK(watched.back() == std::pair(stream(12), false));
+    allocator().beginAllocateToPool(0, {0, 78}, everywhere);
+    captures = false;
+    allocator().endAllocateToPool(0, {0, 78});
+    CHECK(watched.back() == std::pair(stream(14), false));
+    CHECK(memory().release(own) && watched.size() == 4);
+    memory().device(0).routes.is_capturing = nullptr;
+    allocator().releasePool(0, {0, 78});
+    allocator().releasePool(0, {0, 78});
     lib.watch_stream = watch_really;
     CHECK(memory().pool_stats(0).live_bytes == 0);
     CHECK(empties());
@@ -473,7 +488,7 @@ void external_streams_are_not_watched() {
 void uses_on_other_devices_come_before_what_follows() {
     using Streams = Fake::Streams;
     Fake fake;
-    memory().events = &fake;
+    memory().returns.orders = &fake;
     void *ptr = memory().allocate(0, 3 << 20, nullptr);
     // The default stream of the other device is not that of the own one.
     memory().used_on(ptr, {nullptr, 1});
@@ -512,7 +527,79 @@ void uses_on_other_devices_come_before_what_follows() {
     CHECK(waited == 2 && memory().pool_stats(0).live_bytes == 0);
     memory().device(1).routes.wait = nullptr;
     CHECK(fake.open.empty());
-    memory().events = nullptr;
+    memory().returns.orders = nullptr;
+    CHECK(empties());
+}
+
+// Whoever made one may destroy it after the release, and the memory's own before.
+void streams_of_others_are_asked_at_the_release_and_not_later() {
+    using Streams = Fake::Streams;
+    Fake fake;
+    memory().returns.orders = &fake;
+    forget_really = std::exchange(lib.forget_stream, forget_and_note);
+    forgotten.clear();
+    auto live = [] { return memory().pool_stats(0).live_bytes; };
+    int waited = 0;
+    memory().device(1).routes.wait = [&] { return ++waited > 0; };
+    auto release_used_by_seven = [&](Stream own, bool external) {
+        void *ptr = memory().allocate(0, 3 << 20, own, external);
+        memory().used_on(ptr, {stream(7), 1, true});
+        memory().used_on(ptr, {stream(12), 0, true});
+        fake.destroyed = {external ? own : stream(99)};
+        CHECK(memory().release(ptr));
+        fake.destroyed.insert(stream(7));
+        // libvmm has forgotten this one, though it has not got the memory yet.
+        CHECK(forgotten == std::vector<Stream>{stream(12)} && live() == 3 << 20);
+        forgotten.clear();
+    };
+    // Another release looks after those before.
+    auto look = [] {
+        void *ptr = memory().allocate(0, 512, stream(2));
+        memory().used_on(ptr, {stream(8), 1});
+        CHECK(memory().release(ptr));
+    };
+
+    // The own stream captures: it is ordered once it does not, or the host sees that the use is over.
+    for (bool over : {false, true}) {
+        fake.captures = {stream(1)};
+        release_used_by_seven(stream(1), false);
+        allocator().emptyCache({0, 0});
+        CHECK(live() == 3 << 20 && fake.waiting.empty());
+        (over ? fake.over = fake.made : fake.captures.erase(stream(1)));
+        allocator().emptyCache({0, 0});
+        CHECK(live() == 0 && waited == 0 && fake.open.empty());
+        CHECK(fake.waiting.size() == (over ? 0 : 1));
+        fake.waiting.clear();
+    }
+    // The use's captures: only the idle device tells, and is waited for where memory is short.
+    fake.captures = {stream(7)};
+    fake.recorded.clear();
+    release_used_by_seven(stream(1), false);
+    fake.captures = {};
+    look();
+    CHECK(live() == 3 << 20 && waited == 0 && (fake.recorded == Streams{{1, stream(8)}}));
+    memory().pools.set_limit(16 << 20);
+    CHECK(memory().release(memory().allocate(0, 15 << 20, stream(1))));
+    CHECK(live() == 0 && waited == 1);
+    memory().pools.set_limit(0);
+    // The own one is of others: it gets no order.
+    for (bool over : {true, false}) {
+        waited = 0;
+        fake.waiting.clear();
+        release_used_by_seven(stream(11), true);
+        look();
+        CHECK(live() == 3 << 20 && (fake.waiting == Streams{{0, stream(2)}}));
+        fake.over = over ? fake.made : 0;
+        look();
+        CHECK(live() == (over ? 0 : 3 << 20) && waited == 0);
+        allocator().emptyCache({0, 0});
+        CHECK(live() == 0 && waited == !over && fake.open.empty());
+    }
+    memory().device(1).routes.wait = nullptr;
+    memory().returns.orders = nullptr;
+    lib.forget_stream = forget_really;
+    // One of PyTorch's gets the handle.
+    CHECK(memory().release(memory().allocate(0, 3 << 20, stream(11))));
     CHECK(empties());
 }
 
@@ -623,6 +710,7 @@ int main(int argc, char **argv) {
     threads_do_not_disturb_each_other();
     external_streams_are_not_watched();
     uses_on_other_devices_come_before_what_follows();
+    streams_of_others_are_asked_at_the_release_and_not_later();
     what_is_not_there_says_so();
     skipped_actions_are_told_all_the_same();
     forks_end_in_any_state();

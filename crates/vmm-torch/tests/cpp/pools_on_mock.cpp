@@ -375,7 +375,7 @@ void users_memory_as_a_last_resort_passes_no_limit() {
     Pool pool(std::make_shared<Users>(), true);
     void *ptr = pool.allocate(256 * MIB);
     memory().pools.set_limit(300 * MIB);
-    void *held = memory().allocate(0, 100 * MIB, stream(1));
+    void *held = memory().allocate(0, 40 * MIB, stream(1));
     auto attempt = [] { return memory().allocate(0, 256 * MIB, stream(1)); };
     CHECK(contains(failure_of(attempt), "out of memory: "));
     CHECK(memory().release(ptr));

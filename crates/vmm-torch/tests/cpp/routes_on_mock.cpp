@@ -321,7 +321,7 @@ struct Blocked {
         CHECK(empties() && memory().ledger.size() == 0);
     }
     void unblock() {
-        Memory::check_release(lib.release(memory().pools.of(0), ptr, stream(3)));
+        check_release(lib.release(memory().pools.of(0), ptr, stream(3)));
     }
 
     c10::MempoolId_t name = new_name();
@@ -368,6 +368,89 @@ void a_checkpoint_is_tried_once_more_after_a_wait() {
     }
     routes().wait = wait;
     CHECK(allocator().checkPoolLiveAllocations(0, in.name, {}));
+}
+
+std::vector<Stream> forgotten;
+decltype(lib.forget_stream) forget_really = nullptr;
+
+// Memory that ends by a checkpoint, or comes back by one, counts for streams of others as all memory does.
+void checkpoints_count_for_streams_of_others() {
+    forget_really = std::exchange(lib.forget_stream, [](vmm_pool_t *pool, vmm_stream_t which) {
+        forgotten.push_back(static_cast<Stream>(which));
+        return forget_really(pool, which);
+    });
+    c10::MempoolId_t name = new_name();
+    allocator().createOrIncrefPool(0, name, nullptr);
+    auto none = allocator().getCheckpointState(0, name);
+    auto in_pool_on = [&](Stream own) {
+        allocator().beginAllocateToPool(0, name, everywhere);
+        void *ptr = memory().allocate(0, 4 * MIB, own, true);
+        allocator().endAllocateToPool(0, name);
+        allocator().releasePool(0, name);
+        return ptr;
+    };
+    auto end_one_used_by = [](Stream other) {
+        void *ptr = memory().allocate(0, MIB, stream(1));
+        memory().used_on(ptr, {other, 0, true});
+        CHECK(memory().release(ptr));
+    };
+    using Streams = std::vector<Stream>;
+    void *ptr = in_pool_on(stream(15));
+    memory().used_on(ptr, {stream(16), 0, true});
+    auto one = allocator().getCheckpointState(0, name);
+    // It ends: neither stream has any more.
+    allocator().setCheckpointPoolState(0, none);
+    CHECK(forgotten == Streams{stream(16)});
+    end_one_used_by(stream(15));
+    CHECK(forgotten == Streams({stream(16), stream(15)}));
+    // It comes back, for its own stream only.
+    for (auto &data : allocator().setCheckpointPoolState(0, one).dataptrs_allocd) {
+        data.release_context();
+    }
+    end_one_used_by(stream(15));
+    CHECK(forgotten.size() == 2);
+    // What cannot be restored leaves the counts as they are, but what loses its memory by that has ended.
+    static void *lacking = in_pool_on(stream(17));
+    static bool all = false;
+    auto both = allocator().getCheckpointState(0, name);
+    CHECK(memory().release(lacking));
+    void *next = in_pool_on(stream(18));
+    static auto put = lib.private_allocate_at;
+    lib.private_allocate_at = [](vmm_pool_t *pool, uint64_t id, void *at, uint64_t len, vmm_stream_t on,
+                                 uint32_t owner) {
+        return all || at == lacking ? vmm_status_t{VMM_OUT_OF_MEMORY} : put(pool, id, at, len, on, owner);
+    };
+    auto restore = [&] { allocator().setCheckpointPoolState(0, both); };
+    CHECK(next != lacking && contains(failure_of(restore), "could not be restored"));
+    end_one_used_by(stream(18));
+    CHECK(forgotten.size() == 2);
+    all = true;
+    CHECK(contains(failure_of(restore), "has lost its memory"));
+    lib.private_allocate_at = put;
+    for (int number : {18, 17}) {
+        end_one_used_by(stream(number));
+        CHECK(!forgotten.empty() && forgotten.back() == stream(number));
+    }
+    CHECK(memory().release(ptr));
+    end_one_used_by(stream(15));
+    CHECK(forgotten.size() == 5);
+    // Uses on other devices come before what follows, or nothing is restored.
+    Fake fake;
+    memory().returns.orders = &fake;
+    ptr = in_pool_on(stream(15));
+    memory().used_on(ptr, {stream(7), 1, true});
+    fake.captures = {stream(7)};
+    auto wait = std::exchange(routes(1).wait, [] { return false; });
+    CHECK(contains(failure_of([&] { allocator().setCheckpointPoolState(0, none); }), "captures a graph"));
+    CHECK(allocator().checkPoolLiveAllocations(0, name, {ptr}));
+    fake.captures = {};
+    allocator().setCheckpointPoolState(0, none);
+    CHECK((fake.waiting == Fake::Streams{{0, stream(15)}}) && fake.open.empty());
+    routes(1).wait = wait;
+    memory().returns.orders = nullptr;
+    lib.forget_stream = forget_really;
+    allocator().releasePool(0, name);
+    CHECK(memory().ledger.size() == 0 && empties());
 }
 
 // Whether another thread could have the lock at this moment.
@@ -580,6 +663,7 @@ int main(int argc, char **argv) {
     a_pool_that_goes_waits_for_its_own_device();
     a_checkpoint_that_cannot_be_restored_changes_nothing();
     a_checkpoint_is_tried_once_more_after_a_wait();
+    checkpoints_count_for_streams_of_others();
     pools_and_leases_are_made_without_the_lock();
     a_snapshot_of_one_pool_has_no_other();
     what_nccl_is_to_register_does_not_move();

@@ -167,19 +167,26 @@ void a_stream_that_may_be_destroyed_is_not_asked() {
     CHECK(memory().release(ptr));
     void *other = allocate();
     CHECK(other == ptr && fake.open.empty());
-    // A use on another device becomes one of its stream.
+    // Nor is it behind a use on another device before that is over.
     fake.waiting.clear();
     memory().used_on(other, {stream(5), 1});
+    memory().used_on(other, {stream(9), 0, true});
     CHECK(memory().release(other));
-    CHECK((fake.waiting == Fake::Streams{{0, stream(5)}}));
+    fake.destroyed = {stream(5), stream(9)};
+    settle(pool);
+    CHECK(pool.users->out == 4 * MIB && fake.open.size() == 2);
+    allocator().emptyCache({0, 0});
+    CHECK(fake.open.size() == 1 && fake.waiting.empty());
     settle(pool);
     CHECK(pool.users->out == 0 && fake.open.empty());
+    fake.destroyed = {};
 }
 
 void users_memory_counts_for_the_limit() {
     CHECK(empties());
     Pool pool(std::make_shared<Users>());
-    memory().pools.set_limit(1 << 30);
+    // The general pool can have no less than a granule.
+    memory().pools.set_limit(1026 * MIB);
     // The general pool's idle memory makes way.
     CHECK(memory().release(memory().allocate(0, 600 * MIB, stream(1))));
     std::vector<void *> held;
@@ -204,6 +211,65 @@ void users_memory_counts_for_the_limit() {
     for (void *ptr : held) {
         CHECK(memory().release(ptr));
     }
+}
+
+void users_memory_leaves_the_rest_of_the_limit_to_the_general_pool() {
+    CHECK(empties());
+    auto of_libvmm = [] {
+        vmm_stats_t stats = {};
+        stats.size = sizeof stats;
+        CHECK(lib.stats(memory().pools.find(0), &stats) == VMM_OK);
+        return stats.limit;
+    };
+    auto fails = [](size_t len) {
+        return failure_of([&] { CHECK(memory().release(memory().allocate(0, len, stream(1)))); });
+    };
+    auto users = std::make_shared<Users>();
+    {
+        Pool pool(users);
+        void *ptr = pool.allocate(256 * MIB);
+        allocator().setMemoryFraction(0.9, 0);
+        memory().pools.set_limit(1 << 30);
+        CHECK(of_libvmm() == 768 * MIB);
+        CHECK(fails(768 * MIB).empty());
+        void *more = pool.allocate(256 * MIB, 2);
+        // No more idle memory goes for it than has to.
+        CHECK(memory().pool_stats(0).reserved_bytes >= 400 * MIB);
+        // Users see what they chose, and why there is no more.
+        CHECK(of_libvmm() == 512 * MIB && memory().pool_stats(0).limit == 1 << 30);
+        CHECK(vmm_torch_limit(0) == 1 << 30 && allocator().getMemoryFraction(0) == 0.9);
+        void *held = memory().allocate(0, 200 * MIB, stream(1));
+        for (size_t len : {400 * MIB, 600 * MIB}) {
+            std::string text = fails(len);
+            CHECK(contains(text, "out of memory: CUDA out of memory. "));
+            CHECK(contains(text, ", of which allocators of users have 512.00 MiB"));
+            CHECK(len != 400 * MIB || contains(text, "memory fraction) is 1.00 GiB, of which"));
+        }
+        size_t largest = 0;
+        allocator().cacheInfo(0, &largest);
+        CHECK(largest == 312 * MIB && fails(largest).empty());
+        CHECK(memory().pool_stats(0).reserved_bytes + users->out <= 1 << 30);
+        CHECK(memory().release(held) && memory().release(ptr) && memory().release(more));
+        // A limit that is no limit of a pool is refused as ever.
+        CHECK(!failure_of([] { memory().pools.set_limit(1); }).empty());
+        CHECK(of_libvmm() == 512 * MIB);
+        // One that users' memory fills leaves the pool the least that it can have.
+        memory().pools.set_limit(300 * MIB);
+        CHECK(of_libvmm() == 2 * MIB && vmm_torch_limit(0) == 300 * MIB);
+        memory().pools.set_limit(1 << 30);
+        // Something refers to the pool until now; then what it kept serves others.
+        allocator().setMemoryFraction(1.0, 0);
+        CHECK(users->out == 512 * MIB && !fails(1000 * MIB).empty());
+        allocator().releasePool(0, pool.name);
+        CHECK(fails(1000 * MIB).empty() && users->out == 0);
+        CHECK(of_libvmm() == 1 << 30 && memory().pools.share(0) == 0);
+        allocator().createOrIncrefPool(0, pool.name, users);
+    }
+    // What was not to be had takes nothing of it.
+    Pool poor(std::make_shared<Users>(MIB));
+    CHECK(poor.allocate(4 * MIB) == nullptr && of_libvmm() == 1 << 30);
+    memory().pools.set_limit(0);
+    CHECK(of_libvmm() == 0 && memory().pools.share(0) == 0);
 }
 
 // None of which knows how much the others ask for.
@@ -257,13 +323,14 @@ int main(int argc, char **argv) {
     if (!start_on_mock(argc, argv, 2)) {
         return 1;
     }
-    memory().events = &fake;
+    memory().returns.orders = &fake;
     short_requests_share_pieces();
     long_requests_are_cut_from_what_is_free();
     what_others_used_serves_again_when_they_are_done();
     the_idle_device_ends_all_uses();
     a_stream_that_may_be_destroyed_is_not_asked();
     users_memory_counts_for_the_limit();
+    users_memory_leaves_the_rest_of_the_limit_to_the_general_pool();
     threads_do_not_pass_the_limit();
     CHECK(memory().ledger.size() == 0);
     std::printf("%d failed\n", failures);

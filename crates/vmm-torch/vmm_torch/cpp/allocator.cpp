@@ -2,6 +2,7 @@
 
 #include "allocator.h"
 
+#include <pthread.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
 #include <cstring>
@@ -57,6 +58,11 @@ int vmm_torch_install(const char *libvmm, const vmm_torch_settings_t *settings, 
 // The pool of a device; NULL if it has none yet, and in a fork, where its lock may be held for ever.
 vmm_pool_t *vmm_torch_pool(int device) {
     return vmm::memory().forked() ? nullptr : vmm::memory().pools.find(device);
+}
+
+// The limit of a device that has a pool, in bytes; 0 for none. Not libvmm's own, see `Pools::share`.
+uint64_t vmm_torch_limit(int device) {
+    return vmm::memory().pools.find(device) != nullptr ? vmm::memory().pools.limit(device) : 0;
 }
 
 int vmm_torch_set_limit(uint64_t limit, char *error, size_t room) {

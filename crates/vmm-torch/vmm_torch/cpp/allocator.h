@@ -2,24 +2,14 @@
 #pragma once
 
 #include "checkpoint.h"
-#include "registration.h"
-#include "segments.h"
+#include "reporting.h"
 #include "source.h"
 #include "uncached.h"
 
 #include <c10/util/DeadlockDetection.h>
 #include <c10/util/env.h>
-#include <torch/headeronly/version.h>
 
 namespace vmm {
-
-namespace ca = c10::cuda::CUDACachingAllocator;
-
-// Never destroyed: tensors may outlive everything else while the process ends.
-inline Memory &memory() {
-    static Memory *only = new Memory;
-    return *only;
-}
 
 // What each tensor's memory is given back with. Called from destructors: nothing may be thrown.
 inline void delete_allocation(void *ptr) {
@@ -35,17 +25,11 @@ inline void delete_allocation(void *ptr) {
     }
 }
 
-inline int current_device() {
-    c10::DeviceIndex device = -1;
-    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-    return device;
-}
-
 [[noreturn]] inline void not_there(const char *what) {
     C10_THROW_ERROR(NotImplementedError, std::string("vmm_torch: ") + what);
 }
 
-class Allocator final : public ca::CUDAAllocator {
+class Allocator final : public Reporting {
   public:
     // Longer requests are mistakes; PyTorch's own allocator has the same bound.
     static constexpr size_t LONGEST = size_t{1} << 60;
@@ -121,56 +105,6 @@ class Allocator final : public ca::CUDAAllocator {
 
     bool isEnabled() const override { return caching(); }
 
-    // The longest request that could succeed. Free memory can be put together from pieces, so that
-    // is all that is not in use and belongs to no private pool.
-    void cacheInfo(c10::DeviceIndex device, size_t *largest) override {
-        Memory::Device &own = memory().device(device);
-        vmm_device_info_t info = {};
-        info.size = sizeof info;
-        if (lib.device_info(memory().pools.of(device), &info) != VMM_OK) {
-            throw std::runtime_error(fault(VMM_DEVICE_FAILED));
-        }
-        vmm_stats_t stats = memory().pool_stats(device);
-        uint64_t used = stats.live_bytes + stats.retired_bytes;
-        {
-            std::lock_guard<std::mutex> hold(memory().mutex);
-            used += stats.private_reserved_bytes -
-                    std::min<uint64_t>(stats.private_reserved_bytes, own.in_private);
-        }
-        uint64_t room = info.free + (stats.reserved_bytes > used ? stats.reserved_bytes - used : 0);
-        if (stats.limit != 0) {
-            room = std::min(room, stats.limit > used ? stats.limit - used : 0);
-        }
-        // Memory is made in whole granules.
-        room -= info.granule != 0 ? room % info.granule : 0;
-        *largest = room;
-    }
-
-    void *getBaseAllocation(void *ptr, size_t *size) override {
-        memory().refuse_fork();
-        for (int device = 0; device < memory().device_count(); ++device) {
-            vmm_lease_t lease = {};
-            lease.size = sizeof lease;
-            vmm_pool_t *pool = memory().pools.find(device);
-            if (pool != nullptr && lib.find(pool, ptr, &lease) == VMM_OK) {
-                if (size != nullptr) {
-                    *size = lease.len;
-                }
-                return lease.base;
-            }
-        }
-        std::lock_guard<std::mutex> hold(memory().mutex);
-        // What an allocator of the user's gave is known where it begins.
-        Allocation *entry = memory().ledger.find(ptr);
-        if (entry == nullptr) {
-            throw std::runtime_error(format("vmm_torch: %p is in no live allocation", ptr));
-        }
-        if (size != nullptr) {
-            *size = entry->len;
-        }
-        return ptr;
-    }
-
     void recordStream(const c10::DataPtr &data, c10::cuda::CUDAStream stream) override {
         if (data.get() != nullptr) {
             memory().used_on(data.get(), use_of(stream));
@@ -193,73 +127,6 @@ class Allocator final : public ca::CUDAAllocator {
         });
     }
 
-    c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-        Memory::Device &own = memory().device(device);
-        vmm_stats_t pool = memory().pool_stats(device);
-        std::lock_guard<std::mutex> hold(memory().mutex);
-        return own.statistics.report(pool);
-    }
-
-    void resetAccumulatedStats(c10::DeviceIndex device) override {
-        Memory::Device &own = memory().device(device);
-        vmm_stats_t pool = memory().pool_stats(device);
-        std::lock_guard<std::mutex> hold(memory().mutex);
-        own.statistics.reset_accumulated(pool);
-    }
-
-    void resetPeakStats(c10::DeviceIndex device) override {
-        Memory::Device &own = memory().device(device);
-        vmm_stats_t stats = memory().pool_stats(device);
-        vmm_pool_t *pool = memory().pools.find(device);
-        if (pool != nullptr && lib.reset_peaks(pool) != VMM_OK) {
-            throw std::runtime_error(fault(VMM_PANICKED));
-        }
-        std::lock_guard<std::mutex> hold(memory().mutex);
-        own.statistics.reset_peaks(stats);
-    }
-
-    ca::SnapshotInfo snapshot(c10::MempoolId_t only, bool include_traces) override {
-        memory().refuse_fork();
-        bool to_register = registers(__builtin_return_address(0));
-        if (to_register && only != c10::MempoolId_t{0, 0}) {
-            refuse_registration(memory(), only);
-        }
-        ca::SnapshotInfo info;
-        int devices = memory().device_count();
-        for (int device = 0; device < devices; ++device) {
-            if (memory().history.listening()) {
-                memory().history.note(TraceEntry::SNAPSHOT, device, nullptr,
-                                      memory().pool_stats(device).live_bytes, nullptr, only,
-                                      nullptr);
-            }
-            for (auto &segment : segments(memory(), device, only)) {
-                info.segments.push_back(std::move(segment));
-            }
-        }
-        if (to_register) {
-            keep_registrable(info.segments);
-        }
-        if (include_traces) {
-            info.device_traces = memory().history.traces(devices);
-            if (only != c10::MempoolId_t{0, 0}) {
-                for (auto &trace : info.device_traces) {
-                    trace.erase(std::remove_if(trace.begin(), trace.end(),
-                                               [&](const TraceEntry &entry) {
-                                                   return entry.mempool_ != only;
-                                               }),
-                                trace.end());
-                }
-            }
-            info.external_annotations = memory().history.annotations();
-        }
-        info.config_metadata = {};
-        info.config_metadata.expandable_segments = true;
-        info.config_metadata.last_allocator_settings = "vmm";
-        // As many as PyTorch has; none rounds.
-        info.config_metadata.roundup_power2_divisions.assign(16, 0);
-        return info;
-    }
-
     void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t name,
                              std::function<bool(cudaStream_t)> filter) override {
         // What graphs that are gone have left goes before a new one takes memory, so that a program
@@ -278,7 +145,10 @@ class Allocator final : public ca::CUDAAllocator {
         if (memory().forked()) {
             return;
         }
-        with_routes(device, [&](Routes &routes, vmm_pool_t *) { routes.end(name); });
+        with_routes(device, [&](Routes &routes, vmm_pool_t *pool) {
+            routes.end(name);
+            memory().returns.external.route_ended(pool, routes.is_capturing);
+        });
     }
 
     void releasePool(c10::DeviceIndex device, c10::MempoolId_t name) override {
@@ -344,60 +214,6 @@ class Allocator final : public ca::CUDAAllocator {
     std::shared_ptr<void> getIpcDevPtr(std::string) override {
         not_there("CUDA tensors of other processes cannot be opened yet; send them by way of the "
                   "CPU, or leave vmm_torch out of this program");
-    }
-
-    bool isHistoryEnabled() override { return memory().history.enabled(); }
-
-    void recordHistory(bool enabled, ca::CreateContextFn context_recorder, size_t most,
-                       ca::RecordContext when, bool clear,
-                       const std::vector<std::string> &skipped) override {
-        memory().refuse_fork();
-        memory().history.configure(enabled, context_recorder, most, when, clear, skipped);
-    }
-
-    void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &data) override {
-        if (memory().history.enabled() && !memory().forked()) {
-            memory().history.annotate(current_device(), data);
-        }
-    }
-
-    void pushCompileContext(std::string &name) override { History::compiling().push_back(name); }
-
-    void popCompileContext() override {
-        if (!History::compiling().empty()) {
-            History::compiling().pop_back();
-        }
-    }
-
-    void setUserMetadata(const std::string &metadata) override {
-        History::user_metadata() = metadata;
-    }
-
-    std::string getUserMetadata() override { return History::user_metadata(); }
-
-    void attachOutOfMemoryObserver(ca::OutOfMemoryObserver observer) override {
-        memory().observe_failures(std::move(observer));
-    }
-
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 12
-    // Requests fail here because there is no memory, and are never rejected before.
-    void attachOomRejectionObserver(ca::OomRejectionObserver) override {}
-
-    std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *ptr) override {
-        memory().refuse_fork();
-        std::lock_guard<std::mutex> hold(memory().mutex);
-        Allocation *entry = memory().ledger.find(ptr);
-        return entry != nullptr ? entry->context : nullptr;
-    }
-#endif
-
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
-    bool supportsUserMetadata() override { return true; }
-#endif
-
-    void attachAllocatorTraceTracker(ca::AllocatorTraceTracker tracker) override {
-        memory().refuse_fork();
-        memory().history.track(std::move(tracker));
     }
 
     void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex owner) override {

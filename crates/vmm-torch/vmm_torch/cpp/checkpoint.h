@@ -39,6 +39,10 @@ inline std::shared_ptr<Checkpoint> checkpoint(Memory &memory, int device, PoolNa
     auto made = std::make_shared<Checkpoint>();
     made->name = name;
     made->live = live_in(memory, device, name);
+    for (Allocation &entry : made->live) {
+        // It comes back without what uses it now.
+        entry.used = false;
+    }
     return made;
 }
 
@@ -47,12 +51,12 @@ inline bool same(const Allocation &a, const Allocation &b) {
 }
 
 // Ends leases of a private pool and makes others where these say. Returns what is wrong, or an empty
-// text; if something is, the leases are those that were, and `ended` those of them that could be put
-// back. No lock is held: a call may wait.
+// text; if something is, the leases are those that were, but for those that could not be put back, which
+// go from `ended` to `lost`. No lock is held: a call may wait.
 inline std::string exchange(vmm_pool_t *pool, uint64_t id, std::vector<Allocation> &ended,
-                            const std::vector<Allocation> &made) {
+                            const std::vector<Allocation> &made, std::vector<Allocation> &lost) {
     auto end = [&](const Allocation &entry) {
-        Memory::check_release(lib.release(pool, entry.ptr, entry.stream));
+        check_release(lib.release(pool, entry.ptr, entry.stream));
     };
     auto make = [&](const Allocation &entry) {
         return lib.private_allocate_at(pool, id, entry.ptr, entry.requested, entry.stream, 0);
@@ -69,16 +73,22 @@ inline std::string exchange(vmm_pool_t *pool, uint64_t id, std::vector<Allocatio
     std::string failure = fault(status);
     std::for_each(made.begin(), failed, end);
     // Their tensors own them still. Each goes back to the stream that has just let go of it.
-    auto is_lost = [&](const Allocation &entry) {
-        vmm_status_t lost = make(entry);
-        if (lost != VMM_OK) {
-            failure += format("; and the tensor at %p has lost its memory: %s", entry.ptr,
-                              fault(lost).c_str());
-        }
-        return lost != VMM_OK;
-    };
-    ended.erase(std::remove_if(ended.begin(), ended.end(), is_lost), ended.end());
+    auto put_back = [&](const Allocation &entry) { return make(entry) == VMM_OK; };
+    auto rest = std::stable_partition(ended.begin(), ended.end(), put_back);
+    lost.insert(lost.end(), rest, ended.end());
+    ended.erase(rest, ended.end());
     return failure;
+}
+
+// As at a release, of allocations that libvmm has back.
+inline void tell_streams_of(Memory &memory, vmm_pool_t *pool, const std::vector<Allocation> &gone) {
+    ExternalStreams &external = memory.returns.external;
+    for (const Allocation &entry : gone) {
+        external.released(pool, entry.own(), memory.take_uses(entry.ptr));
+        if (entry.external) {
+            external.ended(entry.stream);
+        }
+    }
 }
 
 // Makes the live allocations of a pool those of the checkpoint. An allocation that is in both stays
@@ -90,6 +100,7 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
     delta.dataptrs_allocd.reserve(state.live.size());
     std::vector<Allocation> ended;
     std::vector<Allocation> made;
+    std::vector<Allocation> gone;
     Routes &routes = memory.device(device).routes;
     vmm_pool_t *pool = memory.pools.of(device);
     PrivatePool *target = nullptr;
@@ -120,15 +131,29 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
         ++target->users;
     }
     size_t held = ended.size();
-    std::string failure = exchange(pool, target->id, ended, made);
+    bool ordered = std::all_of(ended.begin(), ended.end(), [&](const Allocation &entry) {
+        return !entry.used || memory.returns.order(entry.own(), memory.uses_of(entry.ptr));
+    });
+    std::string failure = ordered ? exchange(pool, target->id, ended, made, gone)
+                                  : "a stream of another device that uses it captures a graph";
     try {
         // Perhaps work on other streams was in the way.
-        if (!failure.empty() && idle(memory.mutex, routes)) {
-            failure = exchange(pool, target->id, ended, made);
+        if (ordered && !failure.empty() && idle(memory.mutex, routes)) {
+            failure = exchange(pool, target->id, ended, made, gone);
         }
     } catch (...) {
         failure += "; " + thrown();
     }
+    for (const Allocation &entry : gone) {
+        failure += failure.empty() ? "" : format("; the tensor at %p has lost its memory", entry.ptr);
+    }
+    if (failure.empty()) {
+        gone.insert(gone.end(), ended.begin(), ended.end());
+        for (const Allocation &entry : made) {
+            memory.began(entry.own(), target);
+        }
+    }
+    tell_streams_of(memory, pool, gone);
     {
         std::lock_guard<std::mutex> hold(memory.mutex);
         for (const Allocation &entry : failure.empty() ? made : ended) {
@@ -152,7 +177,7 @@ inline CheckpointDelta restore(Memory &memory, int device, const Checkpoint &sta
     if (memory.history.listening()) {
         // No tensor may lose its memory because somebody who listens throws.
         Steps steps;
-        for (const Allocation &entry : ended) {
+        for (const Allocation &entry : gone) {
             steps.take([&] { memory.note_ended(entry, entry.context); });
         }
         for (const Allocation &entry : made) {

@@ -10,8 +10,8 @@
 namespace vmm {
 
 // A table with open addressing: one cache line is read for most look-ups, and nothing is allocated
-// but when it grows, or shrinks, so that a visit of all costs no more than there are. `Entry` has a member `void *ptr`, NULL where the slot is empty, can be moved,
-// and is empty by default. Not for several threads at once.
+// but when it grows, or shrinks, so that a visit of all costs no more than there are. `Entry` has a
+// member `void *ptr`, NULL where the slot is empty, can be moved, and is empty by default. Not for several threads at once.
 template <typename Entry> class Ledger {
   public:
     Ledger() : slots_(FEWEST) {}

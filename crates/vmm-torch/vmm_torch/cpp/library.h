@@ -95,12 +95,17 @@ inline std::string fault(vmm_status_t status) {
     return text != nullptr && *text != '\0' ? text : lib.status_name(status);
 }
 
-// Why the last failed call of this thread got no memory.
-inline std::string lack(vmm_status_t status) {
+inline std::string others_have(uint64_t share) {
+    return share == 0 ? "" : ", of which allocators of users have " + in_units(share);
+}
+
+// Why the last failed call of this thread got no memory, with a limit for more than the pool, if there is
+// one, and what allocators of users have of it.
+inline std::string lack(vmm_status_t status, uint64_t limit = 0, uint64_t share = 0) {
     vmm_out_of_memory_t facts = {};
     facts.size = sizeof facts;
     if (status != VMM_OUT_OF_MEMORY || lib.last_out_of_memory(&facts) != VMM_OK) {
-        return fault(status);
+        return fault(status) + others_have(limit != 0 ? share : 0);
     }
     std::string text = in_units(facts.live) + " is in use of " + in_units(facts.reserved) +
                        " reserved";
@@ -109,7 +114,7 @@ inline std::string lack(vmm_status_t status) {
     }
     if (facts.limit != 0) {
         text += ", and the limit (VMM_LIMIT, set_limit or the memory fraction) is " +
-                in_units(facts.limit);
+                in_units(limit != 0 ? limit : facts.limit) + others_have(share);
     }
     if (facts.device_refused != 0) {
         text += ", and the device has no more";

@@ -1,4 +1,4 @@
-// The CUDA runtime's events.
+// What is asked of the CUDA runtime: events, captures, and waits for devices.
 #pragma once
 
 #include "uses.h"
@@ -8,28 +8,76 @@
 
 namespace vmm {
 
+// Lets this thread make calls that captures forbid otherwise, whoever captures; those that follow
+// concern no stream that does.
+class Relaxed {
+  public:
+    Relaxed() : error_(cudaThreadExchangeStreamCaptureMode(&mode_)) {}
+    Relaxed(const Relaxed &) = delete;
+    Relaxed &operator=(const Relaxed &) = delete;
+    ~Relaxed() {
+        if (error_ == cudaSuccess) {
+            (void)cudaThreadExchangeStreamCaptureMode(&mode_);
+        }
+    }
+
+    // Where that did not work, calls are as they were.
+    cudaError_t error() const { return error_; }
+
+  private:
+    // The mode that was, after the exchange.
+    cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+    cudaError_t error_;
+};
+
 // Until it ends, calls are for a device, and may be made whatever other threads capture.
 class OnDevice {
   public:
     explicit OnDevice(int device) : guard_(static_cast<c10::DeviceIndex>(device)) {
-        C10_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_));
+        C10_CUDA_CHECK(relaxed_.error());
     }
-    OnDevice(const OnDevice &) = delete;
-    OnDevice &operator=(const OnDevice &) = delete;
-    ~OnDevice() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
 
   private:
     c10::cuda::CUDAGuard guard_;
-    cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+    Relaxed relaxed_;
 };
 
-// Beside orders, what is to be known on the host.
-struct Events : Orders {
-    // Whether the work before an event is over. Does not throw.
-    virtual bool is_over(Event event) = 0;
-};
+inline int current_device() {
+    c10::DeviceIndex device = -1;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    return device;
+}
 
-class CudaEvents final : public Events {
+// Whether a stream captures a graph, see `Routes::is_capturing`.
+inline std::optional<bool> is_capturing(Stream stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaError_t error = cudaStreamIsCapturing(stream, &status);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        // The legacy stream, while another one captures. Others are no streams any more.
+        return error == cudaErrorStreamCaptureImplicit ? std::nullopt : std::optional(false);
+    }
+    return status != cudaStreamCaptureStatusNone;
+}
+
+// Waits for all work of a device. False while a graph is captured that PyTorch said nothing of.
+inline bool wait_for(int index) {
+    c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
+    cudaError_t error = cudaSuccess;
+    {
+        // Captures on other devices are not disturbed, so they need not forbid it.
+        Relaxed relaxed;
+        error = cudaDeviceSynchronize();
+    }
+    if (error == cudaErrorStreamCaptureUnsupported || error == cudaErrorStreamCaptureInvalidated) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    C10_CUDA_CHECK(error);
+    return true;
+}
+
+class CudaEvents final : public Orders {
   public:
     Order record(const Use &use, Event &event) override {
         return on(use, [&] {
@@ -55,12 +103,8 @@ class CudaEvents final : public Events {
     }
 
     bool is_over(Event event) override {
-        cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-        bool exchanged = cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess;
+        Relaxed relaxed;
         cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event));
-        if (exchanged) {
-            (void)cudaThreadExchangeStreamCaptureMode(&mode);
-        }
         if (error != cudaSuccess) {
             (void)cudaGetLastError();
         }

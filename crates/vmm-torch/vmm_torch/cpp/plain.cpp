@@ -1,8 +1,8 @@
 // The functions that PyTorch's pluggable allocator calls, for machines without a compiler. Needs no
 // header of PyTorch: it is compiled when the package is made.
 
-#include "settle.h"
-#include "uses.h"
+#include "returns.h"
+#include "runtime.h"
 
 #include <pthread.h>
 
@@ -11,164 +11,7 @@
 namespace vmm {
 namespace {
 
-// What is needed of the CUDA runtime that PyTorch has loaded. Its results are numbers here.
-struct Runtime final : Orders {
-    int (*get_device)(int *) = nullptr;
-    int (*set_device)(int) = nullptr;
-    int (*synchronize)() = nullptr;
-    int (*last_error)() = nullptr;
-    // The second parameters are enumerations of the runtime.
-    int (*stream_status)(Stream, int *) = nullptr;
-    int (*exchange_mode)(int *) = nullptr;
-    int (*can_access)(int *, int, int) = nullptr;
-    int (*event_create)(Event *, unsigned) = nullptr;
-    int (*event_record)(Event, Stream) = nullptr;
-    int (*event_destroy)(Event) = nullptr;
-    int (*stream_wait)(Stream, Event, unsigned) = nullptr;
-    // NULL before CUDA 12.8: all streams are taken for such of the memory's device.
-    int (*stream_device)(Stream, int *) = nullptr;
-
-    bool load(const char *path) {
-        void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (handle != nullptr) {
-            find(handle, "cudaStreamGetDevice", stream_device);
-        }
-        return handle != nullptr && find(handle, "cudaGetDevice", get_device) &&
-               find(handle, "cudaSetDevice", set_device) &&
-               find(handle, "cudaDeviceSynchronize", synchronize) &&
-               find(handle, "cudaGetLastError", last_error) &&
-               find(handle, "cudaStreamIsCapturing", stream_status) &&
-               find(handle, "cudaThreadExchangeStreamCaptureMode", exchange_mode) &&
-               find(handle, "cudaEventCreateWithFlags", event_create) &&
-               find(handle, "cudaEventRecord", event_record) &&
-               find(handle, "cudaEventDestroy", event_destroy) &&
-               find(handle, "cudaStreamWaitEvent", stream_wait) &&
-               find(handle, "cudaDeviceCanAccessPeer", can_access);
-    }
-
-    // Whether a device can reach memory of another one.
-    bool reaches(int device, int other) const {
-        int can = 0;
-        if (can_access(&can, device, other) != 0) {
-            (void)last_error();
-            return false;
-        }
-        return can != 0;
-    }
-
-    // Waits for all work of a device. False where that cannot be done, as during a capture.
-    bool wait_for(int device) const {
-        return on_device(device, [&] { return synchronize(); }) == 0;
-    }
-
-    // The device that a stream belongs to; a default one has one on each device.
-    std::optional<int> device_of(Stream stream) const {
-        int device = 0;
-        if (is_default(stream) || stream_device == nullptr) {
-            return std::nullopt;
-        }
-        if (stream_device(stream, &device) != 0) {
-            (void)last_error();
-            return std::nullopt;
-        }
-        return device;
-    }
-
-    static bool is_default(Stream stream) {
-        // NULL, cudaStreamLegacy, cudaStreamPerThread.
-        return reinterpret_cast<uintptr_t>(stream) <= 2;
-    }
-
-    Order record(const Use &use, Event &event) override {
-        return order(use, [&] {
-            Event made = nullptr;
-            // cudaEventDisableTiming
-            if (int error = event_create(&made, 2); error != 0) {
-                return error;
-            }
-            int error = event_record(made, use.stream);
-            if (error != 0) {
-                (void)event_destroy(made);
-            } else {
-                event = made;
-            }
-            return error;
-        });
-    }
-
-    Order wait(const Use &stream, Event event) override {
-        return order(stream, [&] { return stream_wait(stream.stream, event, 0); });
-    }
-
-    void destroy(Event event) override { (void)event_destroy(event); }
-
-    std::optional<bool> is_capturing(Stream stream) const {
-        int status = 0;
-        if (int error = stream_status(stream, &status); error != 0) {
-            (void)last_error();
-            // The legacy stream, while another one captures: cudaErrorStreamCaptureImplicit. Others
-            // are no streams any more.
-            return error == 906 ? std::nullopt : std::optional(false);
-        }
-        // Not cudaStreamCaptureStatusNone.
-        return status != 0;
-    }
-
-  private:
-    // Makes calls for a device, whatever other threads capture. What came of them.
-    template <typename Calls> int on_device(int device, Calls calls) const {
-        int before = 0;
-        int error = get_device(&before);
-        if (error == 0) {
-            error = set_device(device);
-        }
-        if (error != 0) {
-            (void)last_error();
-            return error;
-        }
-        // cudaStreamCaptureModeRelaxed: captures on other devices are not disturbed, so they need
-        // not forbid it.
-        int mode = 2;
-        error = exchange_mode(&mode);
-        if (error == 0) {
-            error = calls();
-            (void)exchange_mode(&mode);
-        }
-        if (error != 0) {
-            (void)last_error();
-        }
-        (void)set_device(before);
-        return error;
-    }
-
-    // Makes calls for a stream unless it captures: they would become part of the graph, or break it.
-    template <typename Calls> Order order(const Use &use, Calls calls) const {
-        // cudaErrorStreamCaptureImplicit
-        constexpr int IMPLICIT = 906;
-        bool captures = false;
-        int error = on_device(use.device, [&] {
-            int status = 0;
-            int asked = stream_status(use.stream, &status);
-            captures = asked == IMPLICIT || status != 0;
-            return captures || asked != 0 ? asked : calls();
-        });
-        return captures ? Order::LATER : error == 0 ? Order::GIVEN : Order::NEVER;
-    }
-
-    template <typename Function>
-    static bool find(void *handle, const char *name, Function *&function) {
-        function = reinterpret_cast<Function *>(dlsym(handle, name));
-        return function != nullptr;
-    }
-};
-
-// Memory that was released, but could not be given back yet.
-struct Late {
-    void *ptr;
-    Use own;
-    Uses uses;
-    PrivatePool *target;
-};
+Routes &routes_of(int device);
 
 // Never destroyed: tensors may outlive everything else while the process ends.
 struct Plain {
@@ -189,9 +32,9 @@ struct Plain {
     std::unordered_map<void *, Uses> uses;
     // How many entries both have.
     std::atomic<size_t> noted{0};
-    std::vector<Late> late;
-    // Has a lock of its own.
-    ExternalStreams external;
+    // Has what locks it needs.
+    Returns returns{mutex, pools, [](int device) -> Routes & { return routes_of(device); },
+                    [this](int device) { return idle(mutex, routes_of(device)); }};
 
     void count() { noted.store(in_private.size() + uses.size(), std::memory_order_relaxed); }
 };
@@ -307,42 +150,6 @@ vmm_status_t attempt(int device, vmm_pool_t *pool, size_t len, Stream stream, vo
 // PyTorch does not say whose streams are: all but the default ones may be destroyed.
 Use use_of(Stream stream, int device) { return {stream, device, !Runtime::is_default(stream)}; }
 
-// As in the full door.
-void give_back(Late gone) {
-    auto idle_on = [](int device) { return idle(plain().mutex, routes_of(device)); };
-    if (!order_behind(&plain().runtime, gone.own, gone.uses, idle_on)) {
-        std::lock_guard<std::mutex> hold(plain().mutex);
-        plain().late.push_back(std::move(gone));
-        return;
-    }
-    vmm_pool_t *pool = plain().pools.find(gone.own.device);
-    vmm_status_t status = lib.release(pool, gone.ptr, gone.own.stream);
-    if (status != VMM_OK && status != VMM_DEVICE_LOST) {
-        std::fprintf(stderr, "vmm_torch: memory could not be released: %s\n",
-                     fault(status).c_str());
-    }
-    if (gone.own.external || !gone.uses.empty()) {
-        plain().external.ended(pool, gone.own, gone.uses);
-    }
-    if (gone.target != nullptr) {
-        std::lock_guard<std::mutex> hold(plain().mutex);
-        routes_of(gone.own.device).ended(gone.target);
-    }
-}
-
-// Whether there was any.
-bool give_back_late() {
-    std::vector<Late> late;
-    {
-        std::lock_guard<std::mutex> hold(plain().mutex);
-        late.swap(plain().late);
-    }
-    for (Late &gone : late) {
-        give_back(std::move(gone));
-    }
-    return !late.empty();
-}
-
 int refuse(const char *text, char *error, size_t room) {
     if (room != 0) {
         std::strncpy(error, text, room - 1);
@@ -368,6 +175,7 @@ int vmm_torch_install(const char *libvmm, const char *cudart, void *(*current_st
     if (!plain().runtime.load(cudart)) {
         return vmm::refuse("the CUDA runtime of PyTorch lacks functions", error, room);
     }
+    plain().returns.orders = &plain().runtime;
     plain().current_stream = current_stream;
     for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
         vmm::Routes &routes = vmm::routes_of(device);
@@ -385,6 +193,11 @@ int vmm_torch_install(const char *libvmm, const char *cudart, void *(*current_st
 // As in the full door.
 vmm_pool_t *vmm_torch_pool(int device) {
     return vmm::forked() ? nullptr : plain().pools.find(device);
+}
+
+// The limit of a device that has a pool, in bytes; 0 for none. Not libvmm's own, see `Pools::share`.
+uint64_t vmm_torch_limit(int device) {
+    return plain().pools.find(device) != nullptr ? plain().pools.limit(device) : 0;
 }
 
 int vmm_torch_set_limit(uint64_t limit, char *error, size_t room) {
@@ -406,7 +219,7 @@ void *vmm_plain_allocate(size_t len, int device, vmm::Stream stream) {
     vmm_pool_t *pool = vmm::pool_of(device);
     void *ptr = nullptr;
     vmm_status_t status = vmm::attempt(device, pool, len, stream, &ptr);
-    bool more = status == VMM_OUT_OF_MEMORY && vmm::give_back_late();
+    bool more = status == VMM_OUT_OF_MEMORY && plain().returns.give_back_late(true);
     if (status == VMM_OUT_OF_MEMORY && (vmm::settle_on(device) || more)) {
         status = vmm::attempt(device, pool, len, stream, &ptr);
     }
@@ -414,7 +227,7 @@ void *vmm_plain_allocate(size_t len, int device, vmm::Stream stream) {
         vmm::Use own = vmm::use_of(stream, device);
         bool captures = own.external && vmm::routes_of(device).any() &&
                         plain().runtime.is_capturing(stream).value_or(true);
-        plain().external.began(pool, own, captures);
+        plain().returns.external.began(pool, own, captures);
         return ptr;
     }
     // PyTorch does not look for NULL. An exception arrives in Python as a RuntimeError; its own
@@ -434,11 +247,11 @@ void vmm_plain_release(void *ptr, size_t, int device, vmm::Stream stream) {
         return;
     }
     try {
-        vmm::Late gone = {ptr, vmm::use_of(stream, device), {}, nullptr};
+        vmm::Returns::Gone gone = {ptr, vmm::use_of(stream, device), nullptr, {}};
         if (plain().noted.load(std::memory_order_relaxed) != 0) {
             std::lock_guard<std::mutex> hold(plain().mutex);
             if (auto at = plain().in_private.find(ptr); at != plain().in_private.end()) {
-                gone.target = at->second;
+                gone.pool = at->second;
                 plain().in_private.erase(at);
             }
             if (auto at = plain().uses.find(ptr); at != plain().uses.end()) {
@@ -447,10 +260,9 @@ void vmm_plain_release(void *ptr, size_t, int device, vmm::Stream stream) {
             }
             plain().count();
         }
-        bool used = !gone.uses.empty();
-        vmm::give_back(std::move(gone));
-        if (used) {
-            vmm::give_back_late();
+        plain().returns.give_back(gone);
+        if (!gone.uses.empty()) {
+            plain().returns.give_back_late(false);
         }
     } catch (...) {
         std::fprintf(stderr, "vmm_torch: releasing %p: %s\n", ptr, vmm::thrown().c_str());
@@ -491,7 +303,7 @@ void vmm_plain_used_on(void *ptr, vmm::Stream stream) {
             std::lock_guard<std::mutex> hold(plain().mutex);
             bool is_new = vmm::note_use(plain().uses[ptr], use);
             if (is_new && use.external && use.device == own) {
-                plain().external.used(use.stream);
+                plain().returns.external.used(use.stream);
             }
             plain().count();
         }
@@ -516,7 +328,7 @@ void *vmm_plain_base(void *ptr, size_t *size) {
 
 void vmm_plain_empty() {
     vmm::refuse_fork();
-    vmm::give_back_late();
+    plain().returns.give_back_late(true);
     for (int device = 0; device < vmm::MOST_DEVICES; ++device) {
         if (vmm_pool_t *pool = plain().pools.find(device)) {
             vmm::settle_on(device);
@@ -549,8 +361,10 @@ void vmm_plain_end(int device, vmm::PoolName name) {
     if (vmm::forked()) {
         return;
     }
+    vmm::Routes &routes = vmm::routes_of(device);
     std::lock_guard<std::mutex> hold(plain().mutex);
-    vmm::routes_of(device).end(name);
+    routes.end(name);
+    plain().returns.external.route_ended(plain().pools.find(device), routes.is_capturing);
 }
 
 void vmm_plain_release_pool(int device, vmm::PoolName name) {

@@ -3,6 +3,7 @@
 
 #include "library.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -56,9 +57,9 @@ class Pools {
 
     // Lowers the limit of a device to a share of its memory, 1 being all of it. The target stays.
     void set_fraction(int device, double fraction) {
-        vmm_pool_t *pool = of(device);
+        of(device);
         std::lock_guard<std::mutex> hold(mutex_);
-        apply_limit(pool, limit_, fraction);
+        apply_limit(device, limit_, fraction);
         fractions_[static_cast<size_t>(device)] = fraction;
     }
 
@@ -78,6 +79,47 @@ class Pools {
             throw;
         }
         limit_ = limit;
+    }
+
+    // The limit of a device that was used, in bytes: the lower one of both, 0 for none.
+    uint64_t limit(int device) const {
+        return limits_[static_cast<size_t>(device)].load(std::memory_order_relaxed);
+    }
+
+    // Bytes that do not come from the pool of a device, and count for its limit.
+    uint64_t share(int device) const {
+        return shares_[static_cast<size_t>(device)].load(std::memory_order_relaxed);
+    }
+
+    // Takes so many bytes of a device's limit for what does not come from its pool. The pool has the
+    // rest, and one granule at least. False, and nothing is taken, if it holds more than that.
+    bool take_share(int device, uint64_t len) {
+        vmm_pool_t *pool = of(device);
+        std::lock_guard<std::mutex> hold(mutex_);
+        uint64_t most = limit(device);
+        if (most != 0 && most < share(device) + len + info_of(pool).granule) {
+            return false;
+        }
+        change_share(device, len);
+        if (most == 0 || reserved(pool) <= most - share(device)) {
+            return true;
+        }
+        // While a graph is captured nothing is given back.
+        lib.trim(pool, most - share(device), nullptr);
+        if (reserved(pool) <= most - share(device)) {
+            return true;
+        }
+        change_share(device, -len);
+        return false;
+    }
+
+    // Does not throw: of a device that is lost the pool gets no more than it had.
+    void give_share(int device, uint64_t len) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        try {
+            change_share(device, -len);
+        } catch (const std::exception &) {
+        }
     }
 
     // Lets `peer` use the memory of `device`, now or when its pool is made.
@@ -126,6 +168,7 @@ class Pools {
                                             fault(status).c_str()));
         }
         leave_the_device_room(device, pool, options.target);
+        limits_[index].store(limit_, std::memory_order_relaxed);
         if (settings_.log_level > 0) {
             std::fprintf(stderr, "vmm_torch: made the pool of device %d\n", device);
         }
@@ -155,37 +198,70 @@ class Pools {
                      device, in_units(target).c_str(), in_units(info.total).c_str());
     }
 
-    // `mutex_` is held in both.
+    static vmm_device_info_t info_of(vmm_pool_t *pool) {
+        vmm_device_info_t info = {};
+        info.size = sizeof info;
+        if (vmm_status_t status = lib.device_info(pool, &info); status != VMM_OK) {
+            throw std::runtime_error(fault(status));
+        }
+        return info;
+    }
+
+    static uint64_t reserved(vmm_pool_t *pool) {
+        vmm_stats_t stats = {};
+        stats.size = sizeof stats;
+        if (vmm_status_t status = lib.stats(pool, &stats); status != VMM_OK) {
+            throw std::runtime_error(fault(status));
+        }
+        return stats.reserved_bytes;
+    }
+
+    // `mutex_` is held in all that follow.
+
     void apply_limit(uint64_t limit) {
         for (int device = 0; device < MOST_DEVICES; ++device) {
-            if (vmm_pool_t *pool = find(device)) {
-                apply_limit(pool, limit, fractions_[static_cast<size_t>(device)].value_or(1.0));
+            if (find(device) != nullptr) {
+                apply_limit(device, limit, fractions_[static_cast<size_t>(device)].value_or(1.0));
             }
         }
     }
 
     // The lower one of a limit and a share of the device.
-    static void apply_limit(vmm_pool_t *pool, uint64_t limit, double fraction) {
+    void apply_limit(int device, uint64_t limit, double fraction) {
+        vmm_pool_t *pool = find(device);
         if (fraction < 1) {
-            vmm_device_info_t info = {};
-            info.size = sizeof info;
-            vmm_status_t status = lib.device_info(pool, &info);
-            if (status != VMM_OK) {
-                throw std::runtime_error(fault(status));
-            }
+            vmm_device_info_t info = info_of(pool);
             auto share = static_cast<uint64_t>(fraction * static_cast<double>(info.total));
             // A pool takes no limit below one granule.
             share = share < info.granule ? info.granule : share;
             limit = limit == 0 || share < limit ? share : limit;
         }
-        vmm_status_t status = lib.set_limit(pool, limit);
-        if (status != VMM_OK) {
-            throw std::runtime_error(fault(status));
-        }
+        uint64_t own = set_own_limit(device, limit);
+        limits_[static_cast<size_t>(device)].store(limit, std::memory_order_relaxed);
         if (limit != 0) {
             // While a graph is captured nothing is given back; later growth stays below the limit.
-            lib.trim(pool, limit, nullptr);
+            lib.trim(pool, own, nullptr);
         }
+    }
+
+    // Gives the pool what is left of a limit. Returns that.
+    uint64_t set_own_limit(int device, uint64_t limit) {
+        vmm_pool_t *pool = find(device);
+        uint64_t own = limit;
+        if (uint64_t taken = share(device); limit != 0 && taken != 0) {
+            uint64_t least = std::min(limit, info_of(pool).granule);
+            own = std::max(limit - std::min(limit, taken), least);
+        }
+        if (vmm_status_t status = lib.set_limit(pool, own); status != VMM_OK) {
+            throw std::runtime_error(fault(status));
+        }
+        return own;
+    }
+
+    // Wraps around where it lessens.
+    void change_share(int device, uint64_t change) {
+        shares_[static_cast<size_t>(device)].fetch_add(change, std::memory_order_relaxed);
+        set_own_limit(device, limit(device));
     }
 
     vmm_torch_settings_t settings_ = {};
@@ -194,6 +270,8 @@ class Pools {
     // Pools are never destroyed: they end with the process, in whatever state it leaves.
     std::array<std::atomic<vmm_pool_t *>, MOST_DEVICES> pools_ = {};
     std::array<std::optional<double>, MOST_DEVICES> fractions_;
+    std::array<std::atomic<uint64_t>, MOST_DEVICES> limits_ = {};
+    std::array<std::atomic<uint64_t>, MOST_DEVICES> shares_ = {};
     std::array<std::vector<uint32_t>, MOST_DEVICES> peers_;
 };
 

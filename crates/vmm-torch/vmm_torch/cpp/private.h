@@ -21,8 +21,8 @@ using PoolName = std::pair<unsigned long long, unsigned long long>;
 using Stream = CUstream_st *;
 using Filter = std::function<bool(Stream)>;
 
-struct Use;
-using Uses = std::vector<Use>;
+struct End;
+using Ends = std::vector<End>;
 
 // A piece of memory that an allocator of the user's gave, and what was cut from it.
 struct Piece {
@@ -64,8 +64,8 @@ struct Source {
     virtual void *allocate(size_t len, Stream stream, std::string &lack) = 0;
     // As `allocate`, from what was given before and is free now.
     virtual void *reuse(size_t len, Stream stream) = 0;
-    // `uses`: streams beside its own, those of other devices being before that one.
-    virtual void release(void *ptr, const Uses &uses) = 0;
+    // `ends`: of streams beside its own that used it. Their events are the source's.
+    virtual void release(void *ptr, const Ends &ends) = 0;
     // Gives those pieces back to where they came from that nobody has held since a moment. Those
     // that it cannot give back it keeps. The device has been idle since that moment.
     virtual void give_back(uint64_t moment) = 0;

@@ -26,11 +26,11 @@ class ForeignSource final : public Source {
         }
         size_t longer = (len + GRANULE - 1) / GRANULE * GRANULE;
         vmm_stats_t beside = memory_.pool_stats(device_);
-        Coming coming(memory_.mutex, own_, longer);
-        if (beside.limit != 0 && beside.reserved_bytes + coming.reserved > beside.limit) {
+        Share share(memory_.pools, device_, longer);
+        if (!share.taken()) {
             lack = format("the limit of %s has no room for %s more beside %s",
                           in_units(beside.limit).c_str(), in_units(longer).c_str(),
-                          in_units(beside.reserved_bytes + coming.reserved - longer).c_str());
+                          in_units(beside.reserved_bytes + memory_.pools.share(device_)).c_str());
             return nullptr;
         }
         void *ptr = allocator_->raw_alloc_with_stream(longer, stream);
@@ -38,7 +38,9 @@ class ForeignSource final : public Source {
             lack = "the allocator of this memory pool has no more";
             return nullptr;
         }
+        share.keep();
         Piece piece;
+        size_t back = 0;
         {
             std::lock_guard<std::mutex> hold(memory_.mutex);
             piece.ptr = ptr;
@@ -52,11 +54,14 @@ class ForeignSource final : public Source {
             auto [at, is_new] = pieces_.emplace(ptr, piece);
             if (!is_new) {
                 // It did come back, though the call that gave it back threw.
-                own_.statistics.foreign_gone(at->second.len, beside.reserved_bytes);
+                back = at->second.len;
+                own_.statistics.foreign_gone(back, beside.reserved_bytes);
                 at->second = piece;
             }
             own_.statistics.foreign_made(longer, beside.reserved_bytes);
-            coming.end();
+        }
+        if (back != 0) {
+            memory_.pools.give_share(device_, back);
         }
         try {
             note(TraceEntry::SEGMENT_ALLOC, piece);
@@ -89,34 +94,23 @@ class ForeignSource final : public Source {
         return ptr;
     }
 
-    void release(void *ptr, const Uses &uses) override {
-        std::vector<std::pair<Stream, Event>> ends;
-        bool known = true;
-        for (const Use &use : uses) {
-            // Others are before the stream of the piece already.
-            if (use.device == device_) {
-                Event event = nullptr;
-                known = known && memory_.events != nullptr &&
-                        memory_.events->record(use, event) == Order::GIVEN;
-                if (event != nullptr) {
-                    ends.emplace_back(use.stream, event);
-                }
-            }
-        }
+    void release(void *ptr, const Ends &ends) override {
         std::lock_guard<std::mutex> hold(memory_.mutex);
         Piece &piece = piece_of(ptr);
         Piece::Block &block = piece.blocks.at(ptr);
         --piece.live;
         piece.left = block.left = own_.routes.next_moment();
-        if (known && ends.empty()) {
+        if (ends.empty()) {
             set_free(piece, ptr);
             return;
         }
         block.state = Piece::LEFT;
-        // One more that never comes: only the idle device tells that such a use is over.
-        block.uses = ends.size() + (known ? 0 : 1);
-        for (const auto &[stream, event] : ends) {
-            ends_[stream].emplace_back(event, ptr);
+        // Also those that never come: only the idle device tells that such a use is over.
+        block.uses = ends.size();
+        for (const End &end : ends) {
+            if (end.event != nullptr) {
+                ends_[end.use.stream].emplace_back(end.event, ptr);
+            }
         }
     }
 
@@ -148,30 +142,25 @@ class ForeignSource final : public Source {
     // What allocators that map memory give at least.
     static constexpr size_t GRANULE = 2 << 20;
 
-    // Counts what is being asked for, so that several requests do not pass the limit together.
-    class Coming {
+    // A part of the device's limit, taken before memory is asked for, so that requests do not pass the
+    // limit together. It is given back with this unless it is kept.
+    class Share {
       public:
-        Coming(std::mutex &mutex, Memory::Device &own, size_t len)
-            : mutex_(mutex), own_(own), len_(len) {
-            std::lock_guard<std::mutex> hold(mutex_);
-            own_.coming += len_;
-            reserved = own_.statistics.foreign_bytes() + own_.coming;
+        Share(Pools &pools, int device, size_t len)
+            : pools_(pools), device_(device), len_(pools.take_share(device, len) ? len : 0) {}
+        Share(const Share &) = delete;
+        Share &operator=(const Share &) = delete;
+        ~Share() {
+            if (len_ != 0) {
+                pools_.give_share(device_, len_);
+            }
         }
-        Coming(const Coming &) = delete;
-        Coming &operator=(const Coming &) = delete;
-        ~Coming() {
-            std::lock_guard<std::mutex> hold(mutex_);
-            end();
-        }
-        // It is there, or will not be; with the lock.
-        void end() { own_.coming -= std::exchange(len_, 0); }
-
-        // By users' allocators, this included.
-        size_t reserved = 0;
+        bool taken() const { return len_ != 0; }
+        void keep() { len_ = 0; }
 
       private:
-        std::mutex &mutex_;
-        Memory::Device &own_;
+        Pools &pools_;
+        int device_;
         size_t len_;
     };
 
@@ -213,10 +202,10 @@ class ForeignSource final : public Source {
     void free_what_is_over() {
         for (auto queue = ends_.begin(); queue != ends_.end();) {
             auto &ends = queue->second;
-            while (!ends.empty() && memory_.events->is_over(ends.front().first)) {
+            while (!ends.empty() && memory_.returns.orders->is_over(ends.front().first)) {
                 auto [event, ptr] = ends.front();
                 ends.pop_front();
-                memory_.events->destroy(event);
+                memory_.returns.orders->destroy(event);
                 Piece &piece = piece_of(ptr);
                 if (--piece.blocks.at(ptr).uses == 0) {
                     set_free(piece, ptr);
@@ -238,7 +227,7 @@ class ForeignSource final : public Source {
             for (auto &[stream, ends] : ends_) {
                 auto is_of_it = [&](const auto &end) {
                     if (end.second == ptr) {
-                        memory_.events->destroy(end.first);
+                        memory_.returns.orders->destroy(end.first);
                     }
                     return end.second == ptr;
                 };
@@ -292,6 +281,7 @@ class ForeignSource final : public Source {
             }
             // By now its address has come anew.
         }
+        memory_.pools.give_share(device_, piece.len);
         std::lock_guard<std::mutex> hold(memory_.mutex);
         --going_;
         own_.statistics.foreign_gone(piece.len, beside);

@@ -1,7 +1,7 @@
 // Memory while caching is off: straight from CUDA.
 #pragma once
 
-#include "memory.h"
+#include "orders.h"
 
 namespace vmm {
 
