@@ -18,7 +18,7 @@
 //! A stream that fails when it is asked, because it was destroyed and not forgotten before, say, is
 //! nobody else's failure: rungs go on without its memory.
 //!
-//! Each rung only decides, under the lock; [`crate::shared`] acts, without it. A device that cannot
+//! Each rung only decides, under the lock; [`crate::miss`] acts, without it. A device that cannot
 //! map has fewer rungs: [`crate::plain`].
 
 use crate::arena::{ArenaId, DomainId, GENERAL, LARGE, domain_of, is_short};

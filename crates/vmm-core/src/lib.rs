@@ -74,6 +74,7 @@ mod ladder;
 mod lease;
 mod maintenance;
 mod mark;
+mod miss;
 mod owner;
 mod peers;
 mod plain;
