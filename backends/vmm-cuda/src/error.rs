@@ -28,7 +28,7 @@ impl About {
 
     /// An error that no call of the driver has returned.
     pub(crate) fn error(self, kind: DeviceErrorKind, detail: &'static str) -> DeviceError {
-        DeviceError { op: self.op, kind, addr: self.addr, len: self.len, code: 0, detail }
+        DeviceError { addr: self.addr, len: self.len, ..DeviceError::new(self.op, kind, detail) }
     }
 
     /// The error of a call that has returned `result`, which is not success.

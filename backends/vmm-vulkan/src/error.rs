@@ -26,7 +26,7 @@ impl Call {
     }
 
     pub(crate) fn error(self, kind: DeviceErrorKind, detail: &'static str) -> DeviceError {
-        DeviceError { op: self.op, kind, addr: self.addr, len: self.len, code: 0, detail }
+        DeviceError { addr: self.addr, len: self.len, ..DeviceError::new(self.op, kind, detail) }
     }
 
     /// A call that broke the contract.

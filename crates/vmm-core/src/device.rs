@@ -135,14 +135,11 @@ pub trait VirtualMemoryDevice: Send + Sync {
     /// else tells: where the work ends of a stream that cannot be recorded on. Without it such memory serves
     /// nobody else.
     fn wait_idle(&self) -> DeviceResult<()> {
-        Err(DeviceError {
-            op: DeviceOp::WaitIdle,
-            kind: DeviceErrorKind::NotSupported,
-            addr: DeviceAddr(0),
-            len: 0,
-            code: 0,
-            detail: "this device cannot wait for all its work",
-        })
+        Err(DeviceError::new(
+            DeviceOp::WaitIdle,
+            DeviceErrorKind::NotSupported,
+            "this device cannot wait for all its work",
+        ))
     }
 
     /// Makes later work of `stream` wait, on the device, for `fence`. The host does not wait.
@@ -384,6 +381,14 @@ pub struct DeviceError {
     pub code: i64,
     /// What the device has to say about it; may be empty.
     pub detail: &'static str,
+}
+
+impl DeviceError {
+    /// An error that no driver has named, about no address.
+    #[must_use]
+    pub const fn new(op: DeviceOp, kind: DeviceErrorKind, detail: &'static str) -> Self {
+        Self { op, kind, addr: DeviceAddr(0), len: 0, code: 0, detail }
+    }
 }
 
 struct Detail(&'static str);

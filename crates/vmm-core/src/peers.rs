@@ -20,7 +20,7 @@ use crate::frame::{MappingEntry, MappingId, MappingState};
 use crate::shared::Shared;
 use crate::state::{LeaseId, State};
 use crate::step::{StepOutcome, Work, give_access, range};
-use crate::units::{DeviceAddr, DeviceOrdinal};
+use crate::units::DeviceOrdinal;
 use parking_lot::MutexGuard;
 
 /// Grants between two looks at the pool: an allocation may have to wait for them.
@@ -226,14 +226,11 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
                 return Ok(());
             }
             if !self.maintain() {
-                return Err(DeviceError {
-                    op: DeviceOp::SetAccess,
-                    kind: DeviceErrorKind::NotReady,
-                    addr: DeviceAddr(0),
-                    len: granule,
-                    code: 0,
-                    detail: "the limit leaves no room to try it, until frames are made or released",
-                });
+                return Err(DeviceError::new(
+                    DeviceOp::SetAccess,
+                    DeviceErrorKind::NotReady,
+                    "the limit leaves no room to try it, until frames are made or released",
+                ));
             }
         }
         let tried = self.try_peers(peers);

@@ -233,14 +233,7 @@ fn settle<D: VirtualMemoryDevice + ?Sized>(device: &D, fence: Fence) -> DeviceRe
     if result? {
         return Ok(());
     }
-    Err(DeviceError {
-        op: DeviceOp::Wait,
-        kind: DeviceErrorKind::Failed,
-        addr: DeviceAddr(0),
-        len: 0,
-        code: 0,
-        detail: "a bind did not end in time",
-    })
+    Err(DeviceError::new(DeviceOp::Wait, DeviceErrorKind::Failed, "a bind did not end in time"))
 }
 
 fn grow<D: VirtualMemoryDevice + ?Sized>(

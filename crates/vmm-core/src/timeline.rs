@@ -6,7 +6,7 @@
 //! with one stream record hardly any.
 
 use crate::device::{DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, VirtualMemoryDevice};
-use crate::units::{DeviceAddr, Fence, StreamId};
+use crate::units::{Fence, StreamId};
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 
@@ -237,14 +237,11 @@ impl Timelines {
             return Ok(Some(fence));
         }
         if self.streams[point.stream as usize].unwatched {
-            return Err(DeviceError {
-                op: DeviceOp::Record,
-                kind: DeviceErrorKind::Failed,
-                addr: DeviceAddr(0),
-                len: 0,
-                code: 0,
-                detail: "the stream may be destroyed",
-            });
+            return Err(DeviceError::new(
+                DeviceOp::Record,
+                DeviceErrorKind::Failed,
+                "the stream may be destroyed",
+            ));
         }
         self.record(device, point.stream).map(Some)
     }

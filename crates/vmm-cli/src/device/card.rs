@@ -5,7 +5,7 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use vmm_core::device::{AddrRange, FrameKind, Mapping, VirtualMemoryDevice};
-use vmm_core::{DeviceAddr, DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, Fence, StreamId};
+use vmm_core::{DeviceError, DeviceErrorKind, DeviceOp, DeviceResult, Fence, StreamId};
 use vmm_replay::{
     CallAccount, Ground, Metered, Paced, ReplayError, ReplayResult, ReplaySettings, replay,
     replay_checked,
@@ -128,14 +128,11 @@ fn wait(device: &impl VirtualMemoryDevice, fence: Fence) -> DeviceResult<()> {
     if device.wait(fence, PATIENCE)? {
         return Ok(());
     }
-    Err(DeviceError {
-        op: DeviceOp::Wait,
-        kind: DeviceErrorKind::Failed,
-        addr: DeviceAddr(0),
-        len: 0,
-        code: 0,
-        detail: "the device has not finished its work within a minute",
-    })
+    Err(DeviceError::new(
+        DeviceOp::Wait,
+        DeviceErrorKind::Failed,
+        "the device has not finished its work within a minute",
+    ))
 }
 
 /// Streams of the card, made when they are first asked for and kept for later replays.
