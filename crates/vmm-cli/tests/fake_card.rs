@@ -47,7 +47,7 @@ fn vmm(driver: &TempDir, args: &[&str], settings: &[(&str, &str)]) -> Value {
 #[test]
 fn a_checked_replay_on_a_card_is_that_of_the_mock() {
     let Some(driver) = driver() else { return };
-    // The driver has 1 GiB.
+    // The driver has 4 GiB.
     let path = small_log::write(driver.path());
     let path = path.to_str().expect("UTF-8");
     let replay = |more: &[&str]| {
@@ -78,7 +78,7 @@ fn a_probe_measures_a_card() {
     assert_eq!(found["virtual_memory"]["remapping"], true);
     assert_eq!(found["memory"]["largest_block_bytes"], found["memory"]["free_bytes"]);
     let lens: Vec<_> = found["frames"].as_array().expect("measured").iter().collect();
-    assert_eq!(lens.len(), 4, "2 MiB to a quarter of 1 GiB");
+    assert_eq!(lens.len(), 5, "2 MiB to a quarter of 4 GiB");
     assert!(lens.iter().all(|frame| frame["set_access_us"].is_number()), "{lens:?}");
     assert_eq!(found["calls"].as_array().map(Vec::len), Some(8));
 }

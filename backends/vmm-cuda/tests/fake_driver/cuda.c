@@ -45,7 +45,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 static int initialised, down, devices = 1;
 static pid_t pid;
-static size_t total = 1ul << 30, used[DEVICES];
+static size_t total = 4ul << 30, used[DEVICES];
 static Ctx ctxs[DEVICES];
 static Stream *streams;
 static Frame *frames;
