@@ -12,8 +12,10 @@ use crate::options::PoolOptions;
 use crate::units::round_down;
 use std::time::Duration;
 
-/// Frames of the large arena in a known level. Longer frames cost fewer device calls.
+/// Frames of the large arena in a known level. Longer frames cost fewer device calls, and strand more where they
+/// were made before many long leases came: under a limit, where a shortage is a failure, there are more.
 const FRAMES_PER_LEVEL: u64 = 350;
+const FRAMES_PER_LIMIT: u64 = 700;
 
 /// With many long leases at once there are more: each that lies apart from the others strands a frame,
 /// half of it at either end, so that up to fifty of them together strand at most a twentieth of the
@@ -213,7 +215,9 @@ impl Budget {
     fn frames_per_level(&self) -> u64 {
         let leases = if self.plain { 0 } else { self.most_long_leases };
         let wanted = leases.saturating_mul(FRAMES_PER_LEASE);
-        wanted.clamp(FRAMES_PER_LEVEL, MOST_FRAMES_PER_LEVEL)
+        let is_limit = self.limit.is_some() && self.given_level() == self.limit && !self.plain;
+        let least = if is_limit { FRAMES_PER_LIMIT } else { FRAMES_PER_LEVEL };
+        wanted.clamp(least, MOST_FRAMES_PER_LEVEL)
     }
 
     /// The length of a frame made ahead of need, with `reserved` bytes there already.
