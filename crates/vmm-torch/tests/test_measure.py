@@ -336,6 +336,8 @@ class Measure(unittest.TestCase):
         self.assertEqual(measure.verdict(runs("a", "a"), "vmm"), "equal")
         self.assertEqual(measure.verdict(runs("b", "a"), "vmm"), "DIFFERENT")
         self.assertIn("not deterministic", measure.verdict(runs("b", "c"), "vmm"))
+        alone = {way: run for way, run in runs("b", "a").items() if way != "expandable"}
+        self.assertIn("second run", measure.verdict(alone, "vmm"))
 
 
 if __name__ == "__main__":
