@@ -329,8 +329,10 @@ mod tests {
 
     #[test]
     fn many_long_leases_make_frames_shorter() {
-        let mut budget = budget(Some(7000 * MIB), None);
         let len = |budget: &Budget| budget.frame_len(LARGE) / MIB;
+        assert_eq!(len(&budget(Some(7000 * MIB), None)), 10, "a shortage is a failure");
+        assert_eq!(len(&budget(Some(8000 * MIB), Some(7000 * MIB))), 20);
+        let mut budget = budget(None, Some(7000 * MIB));
         assert_eq!(len(&budget), 20);
         (0..50).for_each(|_| budget.begin_lease(SMALL_MAX));
         assert_eq!(len(&budget), 20, "short ones do not count");

@@ -120,7 +120,7 @@ fn what_can_not_be_unmapped_is_not_waited_for_without_end() {
     let stream = scene.device.make_stream();
     scene.device.set_lag(1_000_000);
     // Twelve halves of six short frames, of which every second one stays.
-    let mut halves: Vec<_> = (0..12).map(|_| Some(scene.take(64 << 10, stream))).collect();
+    let mut halves: Vec<_> = (0..12).map(|_| Some(scene.take(32 << 10, stream))).collect();
     halves.iter_mut().step_by(2).for_each(|half| drop(half.take()));
     let leases = [40, 8, 7].map(|len| scene.take(len * MIB, stream));
     let [held, idle @ ..] = leases;
@@ -139,7 +139,7 @@ fn what_can_not_be_unmapped_is_not_waited_for_without_end() {
         many.then_some(DeviceErrorKind::Failed)
     });
     // All that is not live would suffice, but not all of it can move.
-    scene.expect_oom(24 * MIB - (448 << 10), stream);
+    scene.expect_oom(24 * MIB - (256 << 10), stream);
     scene.faulty.clear();
     drop((held, halves));
     scene.close();
