@@ -63,6 +63,31 @@ void out_of_memory_says_why_and_a_retry_works() {
     allocator().emptyCache({0, 0});
 }
 
+// The pool's figures are asked for before and after each pause of a request that waits.
+void what_other_threads_release_meanwhile_serves() {
+    static vmm_status_t (*const really)(vmm_pool_t *, vmm_stats_t *) = lib.stats;
+    static void *held = nullptr;
+    static int until_release = 0;
+    memory().pools.set_limit(1 << 30);
+    held = memory().allocate(0, 700 << 20, stream(1));
+    lib.stats = [](vmm_pool_t *pool, vmm_stats_t *stats) {
+        if (until_release > 0 && --until_release == 0) {
+            std::thread([] { CHECK(memory().release(held)); }).join();
+        }
+        return really(pool, stats);
+    };
+    void *ptr = nullptr;
+    auto wants = [&] { ptr = memory().allocate(0, 600 << 20, stream(2)); };
+    // Nobody releases anything: then a request does not wait for long.
+    CHECK(contains(failure_of(wants), "out of memory: "));
+    until_release = 3;
+    CHECK(failure_of(wants).empty());
+    lib.stats = really;
+    CHECK(ptr != nullptr && memory().release(ptr));
+    memory().pools.set_limit(0);
+    allocator().emptyCache({0, 0});
+}
+
 void a_fraction_is_a_limit() {
     CHECK(allocator().getMemoryFraction(0) == 1.0);
     CHECK(contains(failure_of([] { allocator().setMemoryFraction(1.5, 0); }), "invalid fraction"));
@@ -698,6 +723,7 @@ int main(int argc, char **argv) {
     CHECK(contains(install_on_mock(argc, argv), "in use already"));
     statistics_follow_allocations();
     out_of_memory_says_why_and_a_retry_works();
+    what_other_threads_release_meanwhile_serves();
     a_fraction_is_a_limit();
     later_limits_are_only_not_passed();
     a_limit_that_is_refused_changes_nothing();

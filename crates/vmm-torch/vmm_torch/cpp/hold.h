@@ -45,9 +45,6 @@ class Hold {
     // The allocation was made: it holds the pool from now on.
     PrivatePool *keep() { return std::exchange(pool, nullptr); }
 
-    PrivatePool *pool = nullptr;
-
-  private:
     void let_go() {
         if (pool != nullptr) {
             std::lock_guard<std::mutex> hold(mutex_);
@@ -55,6 +52,9 @@ class Hold {
         }
     }
 
+    PrivatePool *pool = nullptr;
+
+  private:
     std::mutex &mutex_;
     Routes &routes_;
 };

@@ -24,6 +24,12 @@ using Filter = std::function<bool(Stream)>;
 struct End;
 using Ends = std::vector<End>;
 
+// What allocators of users are asked for, for so many bytes: those that map memory give 2 MiB at least.
+inline size_t whole_pieces(size_t len) {
+    constexpr size_t LEAST = 2 << 20;
+    return (len + LEAST - 1) / LEAST * LEAST;
+}
+
 // A piece of memory that an allocator of the user's gave, and what was cut from it.
 struct Piece {
     // LEFT: released, but work on other streams than the piece's may still use it. LOST: of a piece

@@ -6,6 +6,7 @@
 #include "returns.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/DeadlockDetection.h>
 
 #include <chrono>
 #include <thread>
@@ -115,6 +116,12 @@ class Shortage {
                     returns_.give_back(ptr, {request.stream, request.device}, target.keep());
                 }
             }
+            if (wanted == nullptr) {
+                target.let_go();
+            }
+            if (wait_for_others(request, again)) {
+                return ptr;
+            }
         }
         if (status == VMM_OUT_OF_MEMORY || status == VMM_TOO_LARGE) {
             fail(request, wanted, facts);
@@ -126,13 +133,45 @@ class Shortage {
     // A request that has waited some milliseconds for memory of the general pool fails.
     static constexpr int MOST_ATTEMPTS = 4;
 
+    // Looks at what others have released since the last, after 1, 2 and 4 ms, and how long all may take.
+    static constexpr int MOST_LOOKS = 3;
+    static constexpr std::chrono::milliseconds LONGEST_WAIT{100};
+
     using Names = std::vector<PoolName>;
 
-    // What the general pool keeps is in the way of the limit, or of other allocators. Whether some of
-    // it went, or may yet: up to a limit the pool's own thread makes frames ahead, and holds them then.
+    // Other threads may release memory at any moment. A request waits for that as long as they do, and some
+    // milliseconds more. With Python's lock it would keep them from it.
+    template <typename Again> bool wait_for_others(const Request &request, Again again) {
+        using Clock = std::chrono::steady_clock;
+        auto releases = [&] { return devices_.pool_stats(request.device).releases; };
+        Clock::time_point end = Clock::now() + LONGEST_WAIT;
+        uint64_t seen = releases();
+        for (int looks = 0; looks < MOST_LOOKS && Clock::now() < end; ++looks) {
+            if (c10::impl::check_python_gil()) {
+                return false;
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(1 << looks));
+            if (uint64_t now = releases(); now != seen) {
+                seen = now;
+                looks = -1;
+                if (again()) {
+                    return true;
+                }
+            }
+        }
+        return false;
+    }
+
+    // What the general pool keeps is in the way of the limit, at first as much of it as passes that, or
+    // of other allocators. Whether some of it went, or may yet: up to a limit the pool's own thread
+    // makes frames ahead, and holds them then.
     bool make_room(const Request &request, int attempt) {
+        const Pools &pools = devices_.pools;
+        uint64_t limit = pools.limit(request.device);
+        uint64_t others = pools.share(request.device) + whole_pieces(request.len);
+        uint64_t keep = attempt == 0 && limit > others ? limit - others : 0;
         uint64_t released = 0;
-        if (lib.trim_and_wait(request.pool, 0, &released) != VMM_OK) {
+        if (lib.trim_and_wait(request.pool, keep, &released) != VMM_OK) {
             return false;
         }
         vmm_stats_t stats = devices_.pool_stats(request.device);

@@ -24,7 +24,7 @@ class ForeignSource final : public Source {
         if (void *ptr = reuse(len, stream)) {
             return ptr;
         }
-        size_t longer = (len + GRANULE - 1) / GRANULE * GRANULE;
+        size_t longer = whole_pieces(len);
         vmm_stats_t beside = memory_.pool_stats(device_);
         Share share(memory_.pools, device_, longer);
         if (!share.taken()) {
@@ -139,9 +139,6 @@ class ForeignSource final : public Source {
     bool empty() const override { return pieces_.empty() && going_ == 0; }
 
   private:
-    // What allocators that map memory give at least.
-    static constexpr size_t GRANULE = 2 << 20;
-
     // A part of the device's limit, taken before memory is asked for, so that requests do not pass the
     // limit together. It is given back with this unless it is kept.
     class Share {
