@@ -103,7 +103,7 @@ pub struct vmm_pool_options_t {
     pub limit: u64,
     /// Physical memory that the pool makes ahead of need and tries to stay under. 0: the limit;
     /// `VMM_NO_TARGET`: none, so that the limit is only not passed. The last run's peak, where it is known,
-    /// serves best. More than the device has is as good as none.
+    /// serves best. All that the device has, or more, is as good as none.
     pub target: u64,
     /// The longest range of addresses to reserve at once. A device that refuses it is asked for
     /// less. 0: 16 times the device's memory.

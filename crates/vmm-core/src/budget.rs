@@ -161,14 +161,15 @@ impl Budget {
         self.given_level().or_else(slack)
     }
 
-    /// The level that the user gave. What is more than the device has says nothing of what is needed.
+    /// The level that the user gave. All that the device has, or more, says nothing of what is needed, and
+    /// would leave nothing for others.
     fn given_level(&self) -> Option<u64> {
         let level = match (self.limit, self.target) {
             (_, Some(PoolOptions::NO_TARGET)) => None,
             (Some(limit), Some(target)) => Some(limit.min(target)),
             (limit, target) => limit.or(target),
         };
-        level.filter(|level| *level <= self.memory)
+        level.filter(|level| *level < self.memory)
     }
 
     /// The target for those who ask.
@@ -311,7 +312,7 @@ mod tests {
         assert_eq!(budget(None, None).known_level(), None);
         assert_eq!(budget(Some(10), Some(PoolOptions::NO_TARGET)).known_level(), None);
         assert_eq!(budget(Some(1 << 48), None).known_level(), None);
-        assert_eq!(budget(None, Some(1 << 48)).known_level(), None);
+        assert_eq!(budget(None, Some(1 << 47)).known_level(), None);
         assert_eq!(budget(Some(1 << 48), Some(7)).known_level(), Some(7));
     }
 

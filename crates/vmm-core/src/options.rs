@@ -14,7 +14,8 @@ pub struct PoolOptions {
     pub limit: Option<u64>,
     /// Bytes of physical memory that the pool makes ahead of need and tries to stay under.
     /// Default: the limit; [`Self::NO_TARGET`] for a limit that is only not to be passed. The last run's
-    /// peak, where it is known, serves best. More than the device has is as good as none.
+    /// peak, where it is known, serves best. All that the device has, or more, is
+    /// as good as none.
     pub target: Option<u64>,
     /// How memory that one stream released becomes usable by another.
     pub cross_stream: CrossStream,
@@ -24,7 +25,8 @@ pub struct PoolOptions {
     pub time_to_live: Duration,
     /// The kind of frames. If the device refuses it, plain frames are used from then on.
     pub frame_kind: FrameKind,
-    /// Where the time is read: how long memory was idle, and how long misses took. Default: the system's monotonic clock.
+    /// Where the time is read: how long memory was idle, and how long misses took. Default: the
+    /// system's monotonic clock.
     pub clock: Clock,
     /// The largest address range to reserve at once, in bytes. A device that refuses it is asked for
     /// less. Default: 16 times the device's memory.

@@ -10,7 +10,7 @@ mod support;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
-use support::MIB;
+use support::{MIB, Random};
 use vmm_core::*;
 use vmm_mock::{Faulty, MockDevice, MockOptions};
 
@@ -22,34 +22,12 @@ const LIMITS: [Option<u64>; 4] = [None, Some(48 * MIB), Some(64 * MIB), Some(90 
 const TARGETS: [Option<u64>; 3] = [None, Some(40 * MIB), Some(PoolOptions::NO_TARGET)];
 const OPS: usize = 200;
 
-/// A generator of numbers that are the same in every run.
-#[derive(Clone)]
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-
-    fn index(&mut self, n: usize) -> usize {
-        usize::try_from(self.below(n as u64)).expect("an index")
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.index(from.len())]
-    }
-
-    fn len(&mut self) -> u64 {
-        match self.below(5) {
-            0 | 1 => 1 + self.below(64_000),
-            2 => 512 * (1 + self.below(2048)),
-            3 => MIB / 2 * (1 + self.below(40)),
-            _ => MIB + self.below(40 * MIB),
-        }
+fn len(random: &mut Random) -> u64 {
+    match random.below(5) {
+        0 | 1 => 1 + random.below(64_000),
+        2 => 512 * (1 + random.below(2048)),
+        3 => MIB / 2 * (1 + random.below(40)),
+        _ => MIB + random.below(40 * MIB),
     }
 }
 
@@ -195,7 +173,7 @@ impl Program {
 
     fn allocate(&mut self) {
         self.finish_steps();
-        let (len, stream) = (self.random.len(), self.stream());
+        let (len, stream) = (len(&mut self.random), self.stream());
         let alignment = 1 << (9 + self.random.below(14));
         let request = Request { alignment, ..Request::new(len, stream) };
         let private = if self.privates.is_empty() || self.random.below(3) > 0 {
@@ -229,7 +207,7 @@ impl Program {
 
     fn spare(&mut self) {
         self.finish_steps();
-        let (len, stream) = (self.random.len() / 2 + 1, self.stream());
+        let (len, stream) = (len(&mut self.random) / 2 + 1, self.stream());
         match self.pool.allocate(len, stream, Owner::NONE) {
             Ok(lease) => {
                 self.device.fill(lease.addr(), 0, len, stream).expect("a fill");
@@ -354,7 +332,7 @@ impl Program {
                         let _ = pool.trim(random.below(MEMORY));
                     }
                     _ => {
-                        let request = Request::new(random.len(), stream);
+                        let request = Request::new(len(&mut random), stream);
                         if let Ok(Some(lease)) = pool.allocate_at_hand(request)
                             && faulty.inner().fill(lease.addr(), 7, request.len, stream).is_ok()
                         {
@@ -484,7 +462,8 @@ impl Program {
                     self.faulty.clear();
                     self.device.begin_capture(stream);
                     self.pool.maintain();
-                    let lease = self.pool.allocate(self.random.len(), self.streams[1], Owner::NONE);
+                    let lease =
+                        self.pool.allocate(len(&mut self.random), self.streams[1], Owner::NONE);
                     drop(lease);
                     drop(self.device.end_capture(stream));
                     self.pool.forget_stream(stream).expect("a stream that lives");

@@ -4,32 +4,21 @@
 //! Users are the leases, and the graphs with all addresses that their captures were given, also those
 //! released since. All these must lie on mappings that are current.
 
+mod support;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use support::{MIB, Random};
 use vmm_core::{Lease, Maintenance, Owner, Pool, PoolOptions, PrivatePool, Snapshot, StreamId};
 use vmm_mock::{MockDevice, MockOptions};
 
-const MIB: u64 = 1 << 20;
-
-/// The numbers of Marsaglia's xorshift (2003).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
-    /// Many short leases, and long ones of which few are very long.
-    fn len(&mut self) -> u64 {
-        if self.below(5) < 2 {
-            512 + self.below(900_000)
-        } else {
-            MIB + self.below(40 * MIB) * self.below(MIB) / MIB
-        }
+/// Many short leases, and long ones of which few are very long.
+fn len(random: &mut Random) -> u64 {
+    if random.below(5) < 2 {
+        512 + random.below(900_000)
+    } else {
+        MIB + random.below(40 * MIB) * random.below(MIB) / MIB
     }
 }
 
@@ -44,17 +33,17 @@ fn range(lease: &Lease<MockDevice>) -> Range<u64> {
 }
 
 /// Captures a graph, in a private pool of its own, whose memory is used several times.
-fn capture(pool: &Pool<MockDevice>, stream: StreamId, numbers: &mut Numbers) -> Graph {
+fn capture(pool: &Pool<MockDevice>, stream: StreamId, random: &mut Random) -> Graph {
     let private = pool.private_pool().expect("few private pools");
     pool.device().begin_capture(stream);
     let (mut outputs, mut scratch, mut ranges) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..12 {
-        if let Ok(lease) = private.allocate(numbers.len() / 2, stream, Owner::NONE) {
+        if let Ok(lease) = private.allocate(len(random) / 2, stream, Owner::NONE) {
             ranges.push(range(&lease));
-            let kept = if numbers.below(5) == 0 { &mut outputs } else { &mut scratch };
+            let kept = if random.below(5) == 0 { &mut outputs } else { &mut scratch };
             kept.push(lease);
         }
-        if numbers.below(3) > 0 && !scratch.is_empty() {
+        if random.below(3) > 0 && !scratch.is_empty() {
             scratch.remove(0).release(stream);
         }
     }
@@ -101,31 +90,31 @@ fn run(seed: u64, options: PoolOptions) {
         Arc::new(MockDevice::new(MockOptions { memory: 4 << 30, ..MockOptions::default() }));
     let pool = Pool::new(device.clone(), options).expect("a pool on the mock");
     let (stream, capturing) = (device.make_stream(), device.make_stream());
-    let mut numbers = Numbers(seed * 7919 + 1);
+    let mut random = Random(seed);
     let (mut leases, mut graphs): (Vec<Lease<MockDevice>>, Vec<Graph>) = (Vec::new(), Vec::new());
     for _ in 0..1_500 {
-        match numbers.below(200) {
+        match random.below(200) {
             0..90 => {
                 let live: u64 = leases.iter().map(Lease::len).sum();
-                let len = numbers.len().min((300 * MIB).saturating_sub(live));
+                let len = len(&mut random).min((300 * MIB).saturating_sub(live));
                 if let Ok(lease) = pool.allocate(len, stream, Owner::NONE) {
                     device.launch(stream, 20_000, &[]).expect("work");
                     leases.push(lease);
                 }
             }
             90..180 if !leases.is_empty() => {
-                let at = usize::try_from(numbers.below(leases.len() as u64)).expect("an index");
+                let at = random.index(leases.len());
                 device.launch(stream, 20_000, &[]).expect("work");
                 leases.swap_remove(at).release(stream);
             }
-            180..186 => device.advance(numbers.below(1_000_000)),
+            180..186 => device.advance(random.below(1_000_000)),
             186..192 => {
                 let _ = (0..3).all(|_| pool.maintain());
             }
             192..194 if graphs.len() < 6 => {
                 device.finish_all();
                 pool.trim(0).expect("no failure");
-                graphs.push(capture(&pool, capturing, &mut numbers));
+                graphs.push(capture(&pool, capturing, &mut random));
             }
             194 if !graphs.is_empty() => {
                 device.finish_all();

@@ -1,7 +1,10 @@
 //! Leases that are named by their addresses.
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use support::Random;
 use vmm_core::{DeviceAddr, Maintenance, NotALease, Owner, Pool, PoolOptions, Request, StreamId};
 use vmm_mock::{MockDevice, MockOptions};
 
@@ -18,18 +21,6 @@ fn allocate(pool: &Pool<MockDevice>, len: u64) -> DeviceAddr {
     pool.allocate_raw(&Request::new(len, STREAM)).unwrap()
 }
 
-/// The numbers of Marsaglia's xorshift (2003).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 /// Leases of 512 bytes to 256 MiB come and go beside others that have no name; each address is looked
 /// for in a plain map as well.
 #[test]
@@ -37,30 +28,30 @@ fn finds_what_an_ordered_map_finds() {
     let pool = pool();
     let mut model: BTreeMap<u64, u64> = BTreeMap::new();
     let mut nameless = Vec::new();
-    let mut numbers = Numbers(7);
+    let mut random = Random(7);
     let check = |addr: u64, model: &BTreeMap<u64, u64>| {
         let expected = model.range(..=addr).next_back().filter(|(base, len)| addr - *base < **len);
         let found = pool.find_raw(DeviceAddr(addr)).map(|found| (found.addr.0, found.len));
         assert_eq!(found, expected.map(|(base, len)| (*base, *len)), "{addr:#x}");
     };
     for round in 0..10_000 {
-        if model.len() < 100 && numbers.below(2) == 0 {
-            let shift = 9 + numbers.below(19);
-            let len = 1 + numbers.below(1 << shift);
+        if model.len() < 100 && random.below(2) == 0 {
+            let shift = 9 + random.below(19);
+            let len = 1 + random.below(1 << shift);
             nameless.push(pool.allocate(len, STREAM, Owner::NONE).unwrap());
             assert_eq!(model.insert(allocate(&pool, len).0, len), None);
             nameless.truncate(20);
         } else if !model.is_empty() {
-            let at = usize::try_from(numbers.below(model.len() as u64)).unwrap();
+            let at = usize::try_from(random.below(model.len() as u64)).unwrap();
             let (base, len) = model.iter().nth(at).map(|(base, len)| (*base, *len)).unwrap();
-            if numbers.below(3) == 0 {
+            if random.below(3) == 0 {
                 model.remove(&base);
                 let addr = DeviceAddr(base);
                 assert_eq!(pool.release_raw(addr, Some(STREAM)).unwrap().len, len);
                 assert_eq!(pool.release_raw(addr, Some(STREAM)), Err(NotALease { addr }));
             } else {
-                check(base + numbers.below(2 * len), &model);
-                check(base.saturating_sub(numbers.below(len)), &model);
+                check(base + random.below(2 * len), &model);
+                check(base.saturating_sub(random.below(len)), &model);
             }
         }
         if round % 1_000 == 0 {

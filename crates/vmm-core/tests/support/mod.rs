@@ -14,6 +14,28 @@ pub(crate) fn cases(usual: u32) -> u32 {
     asked.and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
+/// Numbers that are the same in every run, by splitmix64.
+#[derive(Clone)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    pub(crate) fn index(&mut self, n: usize) -> usize {
+        usize::try_from(self.below(n as u64)).expect("an index")
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.index(from.len())]
+    }
+}
+
 /// A mock device of so many bytes, and a pool on it that does nothing by itself.
 pub(crate) fn quiet_pool(memory: u64, limit: Option<u64>) -> (Arc<MockDevice>, Pool<MockDevice>) {
     let device = Arc::new(MockDevice::new(MockOptions { memory, ..MockOptions::default() }));

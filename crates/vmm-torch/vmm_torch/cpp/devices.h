@@ -76,13 +76,12 @@ class Devices {
 
     // The figures of a device's pool, but for the limit: that of all its memory.
     vmm_stats_t pool_stats(int index) const {
-        vmm_stats_t stats = {};
-        stats.size = sizeof stats;
         vmm_pool_t *pool = pools.find(index);
-        if (pool != nullptr && lib.stats(pool, &stats) != VMM_OK) {
-            throw std::runtime_error(fault(VMM_PANICKED));
+        if (pool == nullptr) {
+            return {};
         }
-        stats.limit = pool != nullptr ? pools.limit(index) : 0;
+        vmm_stats_t stats = Pools::stats_of(pool);
+        stats.limit = pools.limit(index);
         return stats;
     }
 

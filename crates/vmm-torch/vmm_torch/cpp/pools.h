@@ -81,6 +81,15 @@ class Pools {
         limit_ = limit;
     }
 
+    static vmm_stats_t stats_of(vmm_pool_t *pool) {
+        vmm_stats_t stats = {};
+        stats.size = sizeof stats;
+        if (vmm_status_t status = lib.stats(pool, &stats); status != VMM_OK) {
+            throw std::runtime_error(fault(status));
+        }
+        return stats;
+    }
+
     // The limit of a device that was used, in bytes: the lower one of both, 0 for none.
     uint64_t limit(int device) const {
         return limits_[static_cast<size_t>(device)].load(std::memory_order_relaxed);
@@ -167,7 +176,7 @@ class Pools {
             throw std::runtime_error(format("vmm_torch: no memory pool on device %d: %s", device,
                                             fault(status).c_str()));
         }
-        leave_the_device_room(device, pool, options.target);
+        tell_of_no_target(device, pool, options.target);
         limits_[index].store(limit_, std::memory_order_relaxed);
         if (settings_.log_level > 0) {
             std::fprintf(stderr, "vmm_torch: made the pool of device %d\n", device);
@@ -183,15 +192,14 @@ class Pools {
         return chosen != 0 ? chosen : VMM_NO_TARGET;
     }
 
-    // A target of the whole device or more would leave nothing for CUDA's libraries.
-    static void leave_the_device_room(int device, vmm_pool_t *pool, uint64_t target) {
+    // A target of the whole device or more is none: it would leave nothing for CUDA's libraries.
+    static void tell_of_no_target(int device, vmm_pool_t *pool, uint64_t target) {
         vmm_device_info_t info = {};
         info.size = sizeof info;
         if (target == VMM_NO_TARGET || lib.device_info(pool, &info) != VMM_OK ||
             target < info.total) {
             return;
         }
-        lib.set_target(pool, VMM_NO_TARGET);
         std::fprintf(stderr,
                      "vmm_torch: no memory is made ahead on device %d, since the target or limit of "
                      "%s is more than its %s: choose less\n",
@@ -207,14 +215,7 @@ class Pools {
         return info;
     }
 
-    static uint64_t reserved(vmm_pool_t *pool) {
-        vmm_stats_t stats = {};
-        stats.size = sizeof stats;
-        if (vmm_status_t status = lib.stats(pool, &stats); status != VMM_OK) {
-            throw std::runtime_error(fault(status));
-        }
-        return stats.reserved_bytes;
-    }
+    static uint64_t reserved(vmm_pool_t *pool) { return stats_of(pool).reserved_bytes; }
 
     // `mutex_` is held in all that follow.
 
