@@ -8,6 +8,7 @@
 
 use crate::arena::{ArenaId, SMALL_MAX, is_short};
 use crate::churn::Churn;
+use crate::device::Capabilities;
 use crate::options::PoolOptions;
 use crate::units::round_down;
 use std::time::Duration;
@@ -42,10 +43,17 @@ const LEVEL_PERMILLE: u64 = 32;
 /// The length of frames of the small arena, where the granule allows it.
 const SMALL_FRAME: u64 = 2 << 20;
 
+/// Memory is tight where so much of the limit would be live. Then long leases are packed, if so much of
+/// the limit is free in frames that are in use. Below that packing would cost more than it brings.
+const TIGHT_PERMILLE: u64 = 800;
+const LOST_PERMILLE: u64 = 20;
+
 #[derive(Debug)]
 pub(crate) struct Budget {
     /// Nothing can be mapped, and leases share frames: see [`crate::plain`].
     pub(crate) plain: bool,
+    /// A frame can be mapped at several addresses.
+    aliases: bool,
     pub(crate) limit: Option<u64>,
     pub(crate) target: Option<u64>,
     pub(crate) granule: u64,
@@ -70,7 +78,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(
-        plain: bool,
+        capabilities: Capabilities,
         limit: Option<u64>,
         target: Option<u64>,
         granule: u64,
@@ -78,7 +86,8 @@ impl Budget {
         time_to_live: Duration,
     ) -> Self {
         Self {
-            plain,
+            plain: !capabilities.remapping,
+            aliases: capabilities.aliases,
             limit,
             target,
             granule,
@@ -268,6 +277,16 @@ impl Budget {
         self.limit.map_or(u64::MAX - reserved, |limit| limit.saturating_sub(reserved))
     }
 
+    /// Whether memory is tight with so many bytes live.
+    pub(crate) fn is_tight(&self, live: u64) -> bool {
+        self.aliases && self.limit.is_some_and(|limit| live > permille(limit, TIGHT_PERMILLE))
+    }
+
+    /// Whether it matters that so many bytes are free in frames that are in use.
+    pub(crate) fn is_loss(&self, bytes: u64) -> bool {
+        self.limit.is_some_and(|limit| bytes > permille(limit, LOST_PERMILLE))
+    }
+
     /// Whether there could be an excess at all.
     pub(crate) fn may_exceed(&self, reserved: u64) -> bool {
         reserved > self.given_level().unwrap_or(0).max(self.recent_peak())
@@ -300,8 +319,17 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    /// Of a device that can map frames at several addresses.
+    const MAPPING: Capabilities = Capabilities {
+        remapping: true,
+        aliases: true,
+        queued_binds: false,
+        peers: false,
+        capture: false,
+    };
+
     fn budget(limit: Option<u64>, target: Option<u64>) -> Budget {
-        Budget::new(false, limit, target, 2 * MIB, 1 << 47, Duration::from_secs(10))
+        Budget::new(MAPPING, limit, target, 2 * MIB, 1 << 47, Duration::from_secs(10))
     }
 
     #[test]
@@ -314,6 +342,18 @@ mod tests {
         assert_eq!(budget(Some(1 << 48), None).known_level(), None);
         assert_eq!(budget(None, Some(1 << 47)).known_level(), None);
         assert_eq!(budget(Some(1 << 48), Some(7)).known_level(), Some(7));
+    }
+
+    #[test]
+    fn memory_is_tight_near_a_limit_only() {
+        let limited = budget(Some(1000), Some(500));
+        assert!(!limited.is_tight(800) && limited.is_tight(801));
+        assert!(!limited.is_loss(20) && limited.is_loss(21));
+        assert!(!budget(None, Some(1000)).is_tight(2000));
+        let without_aliases = Capabilities { aliases: false, ..MAPPING };
+        let memory = 1 << 47;
+        let budget = Budget::new(without_aliases, Some(1000), None, MIB, memory, Duration::ZERO);
+        assert!(!budget.is_tight(1000));
     }
 
     #[test]

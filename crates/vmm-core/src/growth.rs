@@ -28,6 +28,8 @@ pub(crate) struct Means {
     pub(crate) borrow: bool,
     /// Ends of frames in use may serve.
     pub(crate) ends: bool,
+    /// They are used before idle frames that they save.
+    pub(crate) thrifty: bool,
     pub(crate) kind: FrameKind,
     /// The device has no aliases: a frame must leave its old place first, so its uses must be over.
     pub(crate) unmap_first: bool,
@@ -40,14 +42,30 @@ pub(crate) struct Means {
     pub(crate) ready_only: bool,
 }
 
+impl Means {
+    /// What a device without queued binds, whose frames may have several addresses, offers without new frames.
+    pub(crate) const MOVES: Self = Self {
+        target: 0,
+        ceiling: 0,
+        borrow: true,
+        ends: false,
+        thrifty: false,
+        kind: FrameKind::Device,
+        unmap_first: false,
+        exact: false,
+        queued: false,
+        ready_only: false,
+    };
+}
+
 /// Where frames could be mapped so that a request fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    void: ExtentId,
+pub(crate) struct Place {
+    pub(crate) void: ExtentId,
     /// Free bytes in front are used too.
-    prefix: Option<ExtentId>,
+    pub(crate) prefix: Option<ExtentId>,
     /// Bytes needed from the start of the void.
-    need: u64,
+    pub(crate) need: u64,
 }
 
 /// One frame of a growth.
@@ -89,30 +107,32 @@ struct Gap {
 }
 
 impl Gap {
-    /// Fills the gap with few idle frames and little waste: the longest that do not exceed it, then
-    /// the shortest that covers the rest. Among equals those come first that are listed first.
-    fn fill(&mut self, mut idle: Vec<&IdleFrame>, too_long: u64, chosen: &mut Vec<Choice>) {
+    /// Fills the gap with few idle frames: the longest that do not exceed it. Among equals those come
+    /// first that are listed first. Leaves the others in `idle`.
+    fn fill(&mut self, idle: &mut Vec<&IdleFrame>, chosen: &mut Vec<Choice>) {
         idle.sort_by_key(|frame| std::cmp::Reverse(frame.len));
-        let mut others = Vec::new();
-        for frame in idle {
-            if frame.len <= self.missing.min(self.left) {
+        idle.retain(|frame| {
+            let fits = frame.len <= self.missing.min(self.left);
+            if fits {
                 self.missing -= frame.len;
                 self.left -= frame.len;
-                chosen.push(Choice::Idle(frame.clone()));
-            } else {
-                others.push(frame);
+                chosen.push(Choice::Idle((*frame).clone()));
             }
-        }
-        if self.missing == 0 {
-            return;
-        }
-        others.retain(|frame| {
-            frame.len >= self.missing && frame.len <= self.left && frame.len < too_long
+            !fits
         });
-        if let Some(frame) = others.into_iter().min_by_key(|frame| frame.len) {
+    }
+
+    /// Covers what is still missing with little waste: the shortest idle frame that suffices.
+    fn cover(&mut self, idle: &[&IdleFrame], too_long: u64, chosen: &mut Vec<Choice>) {
+        let suits = |frame: &&&IdleFrame| {
+            frame.len >= self.missing && frame.len <= self.left && frame.len < too_long
+        };
+        if self.missing > 0
+            && let Some(frame) = idle.iter().filter(suits).min_by_key(|frame| frame.len)
+        {
             self.missing = 0;
             self.left -= frame.len;
-            chosen.push(Choice::Idle(frame.clone()));
+            chosen.push(Choice::Idle((*frame).clone()));
         }
     }
 }
@@ -141,34 +161,53 @@ impl State {
         // to be had, the longest one.
         let longest = places.iter().copied().max_by_key(|place| self.extents[place.void].len);
         for place in places.first().copied().into_iter().chain(longest) {
-            let reserve = Reserve { arena, slot: want.slot, except: place.prefix };
-            let cap = self.extents[place.void].len;
-            if let Some(chosen) = self.choose(place.need, cap, reserve, means, idle, Vec::new()) {
-                return Some(self.take_out(reserve, place, chosen, means));
+            if let Some(growth) = self.plan_at(want, place, means, idle) {
+                return Some(growth);
             }
         }
-        self.plan_with_front(want, longest.filter(|_| means.ends)?, means, idle)
+        let void = longest.filter(|_| means.ends)?.void;
+        let reserve = Reserve { arena, slot: want.slot, except: None };
+        let front = self.free_ends(reserve, means, true, 1).max_by_key(|end| end.part.len)?;
+        self.plan_with_front(want, void, front, means, idle)
     }
 
-    /// A growth that begins inside a frame in use.
-    fn plan_with_front(
+    /// A growth at the start of a void, or that is joined to what is free in front of it.
+    pub(crate) fn plan_at(
         &mut self,
         want: &Want,
         place: Place,
         means: Means,
         idle: &[IdleFrame],
     ) -> Option<Growth> {
-        let place = Place { prefix: None, ..place };
+        let reserve = Reserve { arena: want.arena(), slot: want.slot, except: place.prefix };
+        let cap = self.extents[place.void].len;
+        let chosen = self.choose(place.need, cap, reserve, means, idle, Vec::new())?;
+        Some(self.take_out(reserve, place, chosen, means))
+    }
+
+    /// A growth at the start of a void that begins inside a frame in use.
+    pub(crate) fn plan_with_front(
+        &mut self,
+        want: &Want,
+        void: ExtentId,
+        front: FreeEnd,
+        means: Means,
+        idle: &[IdleFrame],
+    ) -> Option<Growth> {
+        let need = self.need_behind(&front, void, want)?;
+        let place = Place { void, prefix: None, need };
         let reserve = Reserve { arena: want.arena(), slot: want.slot, except: None };
-        let front = self.longest_free_end(reserve, means, true, 1, |_| true)?;
-        let gap = &self.extents[place.void];
-        let first = gap.addr.checked_add(front.frame_len - front.part.len)?;
-        let start = first.checked_add(want.alignment - 1)? & !(want.alignment - 1);
-        let mapped = gap.addr + front.frame_len;
-        let need = start.checked_add(want.len)?.saturating_sub(mapped);
-        let cap = gap.len.checked_sub(front.frame_len)?;
+        let cap = self.extents[void].len.checked_sub(front.frame_len)?;
         let chosen = self.choose(need, cap, reserve, means, idle, vec![Choice::Front(front)])?;
         Some(self.take_out(reserve, place, chosen, means))
+    }
+
+    /// Bytes that a request needs behind the free end of a frame, if that is mapped at the start of a void.
+    pub(crate) fn need_behind(&self, front: &FreeEnd, void: ExtentId, want: &Want) -> Option<u64> {
+        let mapped = self.extents[void].addr.checked_add(front.frame_len)?;
+        let first = mapped - front.part.len;
+        let start = first.checked_add(want.alignment - 1)? & !(want.alignment - 1);
+        Some(start.checked_add(want.len)?.saturating_sub(mapped))
     }
 
     /// Decides on one new frame ahead of need, behind the last memory of an arena.
@@ -189,7 +228,7 @@ impl State {
     }
 
     /// All places for a request, least need first.
-    fn places(&self, arena: ArenaId, want: &Want) -> Vec<Place> {
+    pub(crate) fn places(&self, arena: ArenaId, want: &Want) -> Vec<Place> {
         let mut places: Vec<Place> = self.arenas[arena]
             .voids(&self.extents)
             .filter_map(|void| {
@@ -233,20 +272,45 @@ impl State {
             // Where no new frames can be had in their place, long ones have to do for a rest.
             let may_make = means.ceiling > 0 && self.room(u64::MAX) >= need;
             let longest_rest = self.budget.too_long(LARGE).filter(|_| may_make);
-            for idle in [others, granted] {
-                gap.fill(idle, longest_rest.unwrap_or(u64::MAX), &mut chosen);
+            for mut idle in [others, granted] {
+                gap.fill(&mut idle, &mut chosen);
+                if means.thrifty
+                    && let Some(end) = self.back_end(gap, reserve, means, &chosen)
+                {
+                    chosen.push(Choice::Back(end));
+                    return Some(chosen);
+                }
+                gap.cover(&idle, longest_rest.unwrap_or(u64::MAX), &mut chosen);
             }
         }
         if gap.missing > 0 && means.ends && room < gap.missing {
-            let fits = |end: &FreeEnd| end.frame_len <= gap.left && !names(&chosen, end.frame);
-            let end = self.longest_free_end(reserve, means, false, gap.missing, fits)?;
-            chosen.push(Choice::Back(end));
+            chosen.push(Choice::Back(self.back_end(gap, reserve, means, &chosen)?));
             gap.missing = 0;
         }
         if gap.missing > 0 {
             self.choose_new(gap, room, reserve.arena, means, &mut chosen)?;
         }
         Some(chosen)
+    }
+
+    /// The free start of a frame in use that closes a gap: the longest, or the shortest where memory is packed.
+    fn back_end(
+        &self,
+        gap: Gap,
+        reserve: Reserve,
+        means: Means,
+        chosen: &[Choice],
+    ) -> Option<FreeEnd> {
+        if gap.missing == 0 {
+            return None;
+        }
+        let fits = |end: &FreeEnd| end.frame_len <= gap.left && !names(chosen, end.frame);
+        let ends = self.free_ends(reserve, means, false, gap.missing).filter(fits);
+        if means.thrifty {
+            ends.min_by_key(|end| end.part.len)
+        } else {
+            ends.max_by_key(|end| end.part.len)
+        }
     }
 
     fn choose_new(

@@ -78,7 +78,7 @@ impl State {
         all
     }
 
-    fn drawable(
+    pub(crate) fn drawable(
         &self,
         arena: ArenaId,
         reserve: Reserve,
@@ -186,21 +186,19 @@ impl State {
         Some(parts)
     }
 
-    /// The longest free end that suits: the last bytes of a frame in use, if `last`, or its first.
-    pub(crate) fn longest_free_end(
+    /// Free ends of at least `least` bytes: the last bytes of frames in use, if `last`, or their first.
+    pub(crate) fn free_ends(
         &self,
         reserve: Reserve,
         means: Means,
         last: bool,
         least: u64,
-        suits: impl Fn(&FreeEnd) -> bool,
-    ) -> Option<FreeEnd> {
+    ) -> impl Iterator<Item = FreeEnd> + '_ {
         [LARGE, SMALL]
             .into_iter()
-            .flat_map(|arena| self.drawable(arena, reserve, means, least.max(1)))
-            .filter_map(|id| self.free_end(id, last))
-            .filter(|end| end.part.len >= least && suits(end))
-            .max_by_key(|end| end.part.len)
+            .flat_map(move |arena| self.drawable(arena, reserve, means, least.max(1)))
+            .filter_map(move |id| self.free_end(id, last))
+            .filter(move |end| end.part.len >= least)
     }
 
     /// The end of a frame in use that an extent covers at its front (`last`: the frame's last

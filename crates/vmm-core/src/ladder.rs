@@ -60,7 +60,7 @@ impl Want {
 }
 
 impl Next {
-    fn grow(growth: Growth) -> Self {
+    pub(crate) fn grow(growth: Growth) -> Self {
         Self::Grow(Step(Work::Grow(growth)))
     }
 }
@@ -92,7 +92,9 @@ impl State {
         want: &Want,
         reach: Reach,
     ) -> DeviceResult<Next> {
-        if let Some(id) = self.take(want) {
+        if !self.is_tight(want)
+            && let Some(id) = self.take(want)
+        {
             return Ok(Next::Taken(id));
         }
         if !reach.capturing {
@@ -100,10 +102,11 @@ impl State {
         }
         self.sweep_released();
         self.join_ready(want.domain, want.slot);
-        if let Some(id) = self.take(want) {
-            return Ok(Next::Taken(id));
-        }
         self.budget.wish(self.counters.live_bytes.saturating_add(want.len));
+        let means = self.first_means(want, reach);
+        if let Some(next) = self.take_best(want, means) {
+            return Ok(next);
+        }
         if self.budget.plain {
             return self.climb_plain(device, want, reach);
         }
@@ -114,7 +117,6 @@ impl State {
         {
             return Ok(Next::Taken(id));
         }
-        let means = self.first_means(want, reach);
         let idle = self.idle_for(want, means);
         if let Some(id) = self.recall(want, &idle) {
             return Ok(Next::Taken(id));
@@ -155,6 +157,13 @@ impl State {
         self.climb_with_patience(device, want, reach)
     }
 
+    /// Memory at hand. Where it is tight a long lease goes where it leaves the most frames idle, which
+    /// may take a step.
+    fn take_best(&mut self, want: &Want, means: Means) -> Option<Next> {
+        let packed = if self.is_tight(want) { self.pack(want, means) } else { None };
+        packed.or_else(|| self.take(want).map(Next::Taken))
+    }
+
     /// Notes that a request is over, while it is known which work is.
     pub(crate) fn end_climb(&mut self) {
         self.budget.wish(0);
@@ -170,7 +179,7 @@ impl State {
     }
 
     /// Idle frames that a request may have.
-    fn idle_for(&self, want: &Want, means: Means) -> Vec<IdleFrame> {
+    pub(crate) fn idle_for(&self, want: &Want, means: Means) -> Vec<IdleFrame> {
         if means.ready_only && means.unmap_first {
             return Vec::new();
         }
@@ -424,8 +433,8 @@ impl State {
 
     fn search_again(&mut self, want: &Want, means: Means) -> Option<Next> {
         self.join_ready(want.domain, want.slot);
-        if let Some(id) = self.take(want) {
-            return Some(Next::Taken(id));
+        if let Some(next) = self.take_best(want, means) {
+            return Some(next);
         }
         let idle = self.idle_for(want, means);
         self.plan_growth(want, means, &idle).map(Next::grow)

@@ -76,6 +76,7 @@ mod maintenance;
 mod mark;
 mod miss;
 mod owner;
+mod packing;
 mod peers;
 mod plain;
 mod pool;

@@ -176,7 +176,8 @@ impl<D: VirtualMemoryDevice + 'static> Pool<D> {
         Ok(self.lease(obtained, request))
     }
 
-    /// Memory as the request says if there is any at hand: makes no device call whatever.
+    /// Memory as the request says if there is any at hand: makes no device call whatever. Near the limit a
+    /// request above 1 MiB may be better placed by moving frames; that is then not at hand.
     ///
     /// # Errors
     /// [`AllocError::TooLarge`]. That there is none at hand is `Ok(None)`.

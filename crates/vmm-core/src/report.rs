@@ -40,7 +40,8 @@ pub struct Counters {
     pub allocations: u64,
     /// Leases ended.
     pub releases: u64,
-    /// Allocations that memory at hand could not serve.
+    /// Allocations that memory at hand could not serve, or not well: near the limit frames may move for one
+    /// so that others can be served later.
     pub misses: u64,
     /// Nanoseconds that the threads of those took to find memory, by the clock of the options: what the pool
     /// costs beyond the fixed price of an allocation, which is below a microsecond. Device calls, waits

@@ -62,9 +62,9 @@ pub(crate) struct Shared<D: VirtualMemoryDevice + 'static> {
 impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     pub(crate) fn new(device: Arc<D>, options: PoolOptions, device_total: u64) -> Self {
         let granule = device.properties().granule;
-        let plain = !device.properties().capabilities.remapping;
+        let capabilities = device.properties().capabilities;
         let PoolOptions { limit, target, time_to_live, .. } = options;
-        let budget = Budget::new(plain, limit, target, granule, device_total, time_to_live);
+        let budget = Budget::new(capabilities, limit, target, granule, device_total, time_to_live);
         let peers = Peers::new(&options.peers);
         Self {
             device,
@@ -151,16 +151,13 @@ impl<D: VirtualMemoryDevice + 'static> Shared<D> {
     }
 
     pub(crate) fn means(&self) -> Means {
+        let capabilities = self.device.properties().capabilities;
         Means {
-            target: 0,
-            ceiling: 0,
-            borrow: true,
-            ends: self.device.properties().capabilities.aliases,
+            ends: capabilities.aliases,
             kind: self.frame_kind(),
-            unmap_first: !self.device.properties().capabilities.aliases,
-            exact: false,
-            queued: self.device.properties().capabilities.queued_binds,
-            ready_only: false,
+            unmap_first: !capabilities.aliases,
+            queued: capabilities.queued_binds,
+            ..Means::MOVES
         }
     }
 

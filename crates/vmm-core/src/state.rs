@@ -112,6 +112,9 @@ impl State {
     /// Memory for a request without a device call.
     #[inline]
     pub(crate) fn take_at_hand(&mut self, want: &Want) -> Option<LeaseId> {
+        if self.is_tight(want) {
+            return self.take_packed(want);
+        }
         self.take(want).or_else(|| self.take_hole_at_hand(want))
     }
 
