@@ -1,6 +1,7 @@
 //! What an allocation does when no memory is at hand: one rung after the other, the cheapest first.
 //!
-//! 1. Poll: memory whose last use is over becomes usable by all; search again.
+//! 1. Poll: memory whose last use is over becomes usable by all; search again. Where a limit is near that
+//!    looks for what leaves the most frames idle: [`crate::packing`].
 //! 2. Places that cost nothing: holes between long leases for a short one, if the pool has all the
 //!    memory it is meant to have; stale mappings taken back.
 //! 3. A free extent of another stream that fits, in the setting that lets this stream wait for that
