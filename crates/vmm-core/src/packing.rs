@@ -71,6 +71,9 @@ impl State {
     pub(crate) fn take_packed(&mut self, want: &Want) -> Option<LeaseId> {
         let level = self.budget.level();
         let means = Means { target: level, ceiling: level, ..Means::MOVES };
+        if !self.budget.is_loss(self.lost_bytes(want, means)) {
+            return self.take(want);
+        }
         match self.best_site(want, means, &self.idle_for(want, means)) {
             Some(Site::Extent(id, addr)) => Some(self.carve_at(id, addr, want)),
             Some(_) => None,
@@ -80,6 +83,9 @@ impl State {
 
     /// The memory that leaves the most frames idle, or the step that makes it; `None` where little is lost.
     pub(crate) fn pack(&mut self, want: &Want, means: Means) -> Option<Next> {
+        if !self.budget.is_loss(self.lost_bytes(want, means)) {
+            return None;
+        }
         let means = Means { ends: true, thrifty: true, ..means };
         let idle = self.idle_for(want, means);
         let growth = match self.best_site(want, means, &idle)? {
@@ -90,11 +96,8 @@ impl State {
         growth.map(Next::grow)
     }
 
-    /// The place that leaves the most frames idle, if enough is lost.
+    /// The place that leaves the most frames idle.
     fn best_site(&self, want: &Want, means: Means, idle: &[IdleFrame]) -> Option<Site> {
-        if !self.budget.is_loss(self.lost_bytes(want, means)) {
-            return None;
-        }
         let mut sites = self.sites_at_hand(want, means);
         self.add_sites_of_runs(want, means, idle, &mut sites);
         // Among equals those come first of which nothing has to move.
