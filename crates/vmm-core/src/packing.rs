@@ -71,7 +71,7 @@ impl State {
     pub(crate) fn take_packed(&mut self, want: &Want) -> Option<LeaseId> {
         let level = self.budget.level();
         let means = Means { target: level, ceiling: level, ..Means::MOVES };
-        if !self.budget.is_loss(self.lost_bytes(want, means)) {
+        if !self.loses_much(want, means) {
             return self.take(want);
         }
         match self.best_site(want, means, &self.idle_for(want, means)) {
@@ -83,7 +83,7 @@ impl State {
 
     /// The memory that leaves the most frames idle, or the step that makes it; `None` where little is lost.
     pub(crate) fn pack(&mut self, want: &Want, means: Means) -> Option<Next> {
-        if !self.budget.is_loss(self.lost_bytes(want, means)) {
+        if !self.loses_much(want, means) {
             return None;
         }
         let means = Means { ends: true, thrifty: true, ..means };
@@ -104,15 +104,15 @@ impl State {
         sites.into_iter().min_by_key(|(cost, _)| *cost).map(|(_, site)| site)
     }
 
-    /// Free bytes among long leases in frames that are in use.
-    fn lost_bytes(&self, want: &Want, means: Means) -> u64 {
+    /// Whether much of the limit is free among long leases in frames that are in use.
+    fn loses_much(&self, want: &Want, means: Means) -> bool {
         let reserve = Reserve { arena: LARGE, slot: want.slot, except: None };
         let free = self.drawable(LARGE, reserve, means, 1).into_iter();
-        free.map(|id| {
+        let lost = free.map(|id| {
             let Extent { addr, len, .. } = self.extents[id];
             len - self.idle_bytes_in(id, addr, addr + len)
-        })
-        .sum()
+        });
+        self.budget.is_loss(lost.sum())
     }
 
     /// Places in free extents, with what they cost in bytes.
